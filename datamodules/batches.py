@@ -1,0 +1,78 @@
+"""Batches, and the loader that cuts them from tensors that already live on the device.
+
+Shapes: B examples of a batch, N examples of a split.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Inputs x (B, ...), true answers y (B, ...), and which positions are real.
+
+    `mask` is bool, True is real; None where every position of every answer is real (label sets).
+    """
+
+    x: Tensor
+    y: Tensor
+    mask: Tensor | None = None
+
+
+class Batches:
+    """Slices of one permutation of a split, drawn anew each epoch from (seed, epoch).
+
+    The order depends on nothing else, so a run that resumes at the start of an epoch sees the batches an
+    unbroken run would have seen. `seed=None` keeps the order of the split. Answers may be stored in a
+    narrow type; a batch holds them as float32.
+
+    With several processes each takes every `world_size`-th example, from the same permutation; the tail
+    that does not divide is dropped in training, and evaluation is meant for one process.
+    """
+
+    batch_sampler = None  # Lightning asks for one wherever there is a sampler
+
+    def __init__(
+        self,
+        x: Tensor,
+        y: Tensor,
+        *,
+        batch_size: int,
+        seed: int | None = None,
+        rank: int = 0,
+        world_size: int = 1,
+        mask: Tensor | None = None,
+    ) -> None:
+        self.x, self.y, self.mask = x, y, mask
+        self.batch_size, self.seed = batch_size, seed
+        self.rank, self.world_size = rank, world_size
+        self.epoch = 0
+
+    @property
+    def sampler(self) -> "Batches":
+        """Lightning announces the epoch to a loader's sampler; here that is the loader itself."""
+        return self
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the permutation of this epoch."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return -(-(len(self.x) // self.world_size) // self.batch_size)
+
+    def __iter__(self) -> Iterator[Batch]:
+        for rows in self._order().split(self.batch_size):
+            y = self.y[rows].to(torch.float32)
+            yield Batch(self.x[rows], y, None if self.mask is None else self.mask[rows])
+
+    def _order(self) -> Tensor:
+        if self.seed is None:
+            order = torch.arange(len(self.x))
+        else:
+            generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.epoch)
+            order = torch.randperm(len(self.x), generator=generator)
+        share = len(order) // self.world_size * self.world_size
+        return order[self.rank : share : self.world_size].to(self.x.device)

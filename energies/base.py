@@ -1,0 +1,61 @@
+"""What every energy is and offers."""
+
+from abc import abstractmethod
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Float, Shaped
+from torch import Tensor, nn
+
+Slope = Callable[[Tensor], tuple[Tensor, Tensor]]
+
+
+class Energy(nn.Module):
+    """E(x, y): low where the answer fits the input.
+
+    `y` may be relaxed, must receive gradients, and may carry leading sample dimensions: one input, many answers.
+
+    Shapes:
+        x: (B, ...).   y: (..., B, *answer).   returns: (..., B).
+    """
+
+    @abstractmethod
+    def forward(self, x: Float[Tensor, "B *_"], y: Shaped[Tensor, "..."]) -> Float[Tensor, "..."]:
+        """The energy of each answer."""
+
+    def slope(self, x: Tensor) -> Slope:
+        """A function from y to (E, dE/dy) with the input fixed, for procedures that search y.
+
+        This one differentiates `forward`; an energy with a closed form overrides it, so that what depends on x
+        alone is computed once a search. No gradient reaches the parameters.
+        """
+
+        def value_and_gradient(y: Tensor) -> tuple[Tensor, Tensor]:
+            with torch.enable_grad():
+                y = y.detach().requires_grad_()
+                energy = self(x, y)
+                (gradient,) = torch.autograd.grad(energy.sum(), y)
+            return energy.detach(), gradient
+
+        return value_and_gradient
+
+
+class SumEnergy(Energy):
+    """A local energy, which sees the input, plus a joint one, which sees how the parts of an answer agree."""
+
+    def __init__(self, local: Energy, joint: Energy) -> None:
+        super().__init__()
+        self.local, self.joint = local, joint
+
+    def forward(self, x: Float[Tensor, "B *_"], y: Shaped[Tensor, "..."]) -> Float[Tensor, "..."]:
+        return self.local(x, y) + self.joint(x, y)
+
+    def slope(self, x: Tensor) -> Slope:
+        """The terms' own slopes, added."""
+        local, joint = self.local.slope(x), self.joint.slope(x)
+
+        def value_and_gradient(y: Tensor) -> tuple[Tensor, Tensor]:
+            (e1, g1), (e2, g2) = local(y), joint(y)
+            return e1 + e2, g1 + g2
+
+        return value_and_gradient

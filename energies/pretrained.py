@@ -1,0 +1,46 @@
+"""Energies taken over from a finished run.   [SEAL-static, §3.1]"""
+
+from torch import Tensor, nn
+
+from energies.base import Energy, Slope
+from energies.mlc import LabelMixEnergy
+from networks.mlp import MLP, reset_linear
+from networks.pretrained import load_part
+
+
+class PretrainedEnergy(Energy):
+    """The energy of a finished run, frozen, with its layout and all its weights.
+
+    Dropout follows the mode of the module around it. `checkpoint` is that run's best checkpoint.
+    """
+
+    def __init__(self, checkpoint: str) -> None:
+        super().__init__()
+        energy = load_part(checkpoint, "energy")
+        assert isinstance(energy, Energy)
+        self.energy = energy.requires_grad_(False)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.energy(x, y)
+
+    def slope(self, x: Tensor) -> Slope:
+        """The slope of the energy itself."""
+        return self.energy.slope(x)
+
+
+class PartlyPretrainedEnergy(PretrainedEnergy):
+    """A finished run's energy as the released static runs loaded it: label matrix and v only.
+
+    Their initialiser list drew every other linear layer anew before the rule that loads the checkpoint could
+    apply, so the feature network, M and m are random and frozen.   [seal.md §4.2, §9 row 1]
+    """
+
+    def __init__(self, checkpoint: str) -> None:
+        super().__init__(checkpoint)
+        for module in self.energy.modules():
+            if isinstance(module, LabelMixEnergy):
+                module.reset_patterns()
+            elif isinstance(module, MLP):
+                for layer in module.layers:
+                    if isinstance(layer, nn.Linear):
+                        reset_linear(layer)

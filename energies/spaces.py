@@ -1,0 +1,234 @@
+"""The three kinds of answer, behind one interface: sets of labels, tag sequences, pixel masks.
+
+Schemes, objectives and searches know only `AnswerSpace`, so each of them runs on every kind.
+
+Shapes: B examples, K samples, L labels, T positions, S tags, H x W pixels. Logits and answers of a batch have the
+same shape, (B, L), (B, T, S) or (B, H, W); "..." stands for leading sample dimensions of an answer.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from energies.sets import sum_potentials
+from losses import costs
+
+Cost = Callable[[Tensor, Tensor], Tensor]
+
+LOG_FLOOR = -100.0  # what binary cross-entropy clamps log p at, here and in the released code
+
+
+class AnswerSpace(ABC):
+    """A kind of answer: how to relax, draw, weigh, judge and search it."""
+
+    def over(self, mask: Tensor | None) -> Self:
+        """This space for one batch, told which positions are real; most spaces have no such thing."""
+        return self
+
+    @abstractmethod
+    def relax(self, logits: Tensor) -> Tensor:
+        """Logits to the relaxed answer: probabilities, of the same shape, 0 where a position is not real."""
+
+    @abstractmethod
+    def sample(self, logits: Tensor, num_samples: int) -> Tensor:
+        """Exact, independent, discrete draws from the factorised distribution of the logits, (K, B, ...).
+
+        Sets come as bool, which energies over sets look up instead of multiplying; other answers as float.
+        """
+
+    @abstractmethod
+    def log_prob(self, logits: Tensor, y: Tensor) -> Tensor:
+        """Log-probability of discrete answers y (..., B, ...) under the logits, (..., B)."""
+
+    @abstractmethod
+    def decode(self, relaxed: Tensor) -> Tensor:
+        """The discrete answer nearest to a relaxed one, as float, of the same shape."""
+
+    @abstractmethod
+    def supervise(self, logits: Tensor, y: Tensor) -> Tensor:
+        """Supervised loss of each example, (B,)."""
+
+    @abstractmethod
+    def cost(self, guess: Tensor, y: Tensor) -> Tensor:
+        """How wrong a guess (..., B, ...) is, (..., B): 0 for the truth; differentiable in the guess."""
+
+    @abstractmethod
+    def quality(self, guess: Tensor, y: Tensor) -> Tensor:
+        """How good a guess (..., B, ...) is, (..., B): 1 for the truth, in [0, 1]."""
+
+    @abstractmethod
+    def project(self, y: Tensor) -> Tensor:
+        """The nearest relaxed answer to any point."""
+
+    @abstractmethod
+    def start(self, x: Tensor) -> Tensor:
+        """The answer a search begins with when it knows nothing, (B, ...)."""
+
+    @abstractmethod
+    def random(self, x: Tensor, num_samples: int) -> Tensor:
+        """Relaxed answers drawn uniformly, (K, B, ...)."""
+
+
+class _Binary(AnswerSpace):
+    """Answers whose entries are independent coins, judged over the entries of one example."""
+
+    @abstractmethod
+    def flat(self, y: Tensor) -> Tensor:
+        """The entries of an example in one last dimension."""
+
+    @abstractmethod
+    def shape(self, x: Tensor) -> tuple[int, ...]:
+        """Shape (B, ...) of the answers to a batch."""
+
+    def relax(self, logits: Tensor) -> Tensor:
+        return logits.sigmoid()
+
+    def sample(self, logits: Tensor, num_samples: int) -> Tensor:
+        probability = logits.detach().sigmoid()
+        draws = torch.rand(num_samples, *probability.shape, dtype=probability.dtype, device=probability.device)
+        return draws < probability
+
+    def log_prob(self, logits: Tensor, y: Tensor) -> Tensor:
+        logits = self.flat(logits.detach())
+        on, off = F.logsigmoid(logits).clamp_min(LOG_FLOOR), F.logsigmoid(-logits).clamp_min(LOG_FLOOR)
+        return sum_potentials(on - off, self.flat(y)) + off.sum(-1)
+
+    def decode(self, relaxed: Tensor) -> Tensor:
+        return (relaxed >= 0.5).to(relaxed.dtype)
+
+    def project(self, y: Tensor) -> Tensor:
+        return y.clamp(0, 1)
+
+    def start(self, x: Tensor) -> Tensor:
+        return x.new_zeros(self.shape(x))
+
+    def random(self, x: Tensor, num_samples: int) -> Tensor:
+        return torch.rand(num_samples, *self.shape(x), dtype=x.dtype, device=x.device)
+
+
+@dataclass(frozen=True)
+class LabelSets(_Binary):
+    """Sets of labels: y in {0, 1}^L, relaxed to [0, 1]^L.
+
+    Supervision is binary cross-entropy summed over labels [SEAL eq. 1]; quality is soft F1; `cost` is the mean
+    absolute difference unless another function of `losses.costs` is given.
+    """
+
+    num_labels: int
+    cost_function: Cost = costs.l1
+
+    def flat(self, y: Tensor) -> Tensor:
+        return y
+
+    def shape(self, x: Tensor) -> tuple[int, ...]:
+        return len(x), self.num_labels
+
+    def supervise(self, logits: Tensor, y: Tensor) -> Tensor:
+        return F.binary_cross_entropy_with_logits(logits, y, reduction="none").sum(-1)
+
+    def cost(self, guess: Tensor, y: Tensor) -> Tensor:
+        return self.cost_function(guess.to(y.dtype), y)
+
+    def quality(self, guess: Tensor, y: Tensor) -> Tensor:
+        return costs.soft_f1(guess.to(y.dtype), y)
+
+
+@dataclass(frozen=True)
+class PixelMasks(_Binary):
+    """Binary images: y in {0, 1}^(H x W), relaxed to [0, 1]; one logit a pixel, foreground against background.
+
+    Supervision is the pixel-mean cross-entropy, quality soft IoU, cost its complement.   [SEAL §5.4; DVN]
+    """
+
+    height: int
+    width: int
+
+    def flat(self, y: Tensor) -> Tensor:
+        return y.flatten(-2)
+
+    def shape(self, x: Tensor) -> tuple[int, ...]:
+        return len(x), self.height, self.width
+
+    def sample(self, logits: Tensor, num_samples: int) -> Tensor:
+        return super().sample(logits, num_samples).to(logits.dtype)
+
+    def supervise(self, logits: Tensor, y: Tensor) -> Tensor:
+        return F.binary_cross_entropy_with_logits(logits, y, reduction="none").mean((-2, -1))
+
+    def cost(self, guess: Tensor, y: Tensor) -> Tensor:
+        return 1 - self.quality(guess, y)
+
+    def quality(self, guess: Tensor, y: Tensor) -> Tensor:
+        return costs.soft_iou(self.flat(guess), self.flat(y))
+
+
+@dataclass(frozen=True)
+class TagSequences(AnswerSpace):
+    """One tag a position: y one-hot (B, T, S), relaxed to a simplex at each position, all zero where padded.
+
+    Supervision is the cross-entropy averaged over the real positions of a sequence; quality is the expected share
+    of right tags, cost its complement. An empty sequence has quality 1.
+    """
+
+    num_tags: int
+    mask: Tensor | None = None  # (B, T) bool, True is real; bound by `over`
+
+    def over(self, mask: Tensor | None) -> Self:
+        return replace(self, mask=mask)
+
+    @property
+    def real(self) -> Tensor:
+        """The mask (B, T); a space must be bound to a batch before it is used."""
+        assert self.mask is not None, "call over(mask) first"
+        return self.mask
+
+    def relax(self, logits: Tensor) -> Tensor:
+        return self._hide(logits.softmax(-1))
+
+    def sample(self, logits: Tensor, num_samples: int) -> Tensor:
+        probability = logits.detach().softmax(-1).flatten(0, -2)  # (B T, S)
+        tags = probability.multinomial(num_samples, replacement=True).T.unflatten(1, logits.shape[:-1])
+        return self._hide(F.one_hot(tags, self.num_tags).to(logits.dtype))
+
+    def log_prob(self, logits: Tensor, y: Tensor) -> Tensor:
+        return torch.einsum("bts,...bts->...b", self._hide(logits.detach().log_softmax(-1)), y)
+
+    def decode(self, relaxed: Tensor) -> Tensor:
+        return self._hide(F.one_hot(relaxed.argmax(-1), self.num_tags).to(relaxed.dtype))
+
+    def supervise(self, logits: Tensor, y: Tensor) -> Tensor:
+        return -(self._hide(logits.log_softmax(-1)) * y).sum((-2, -1)) / self._length()
+
+    def cost(self, guess: Tensor, y: Tensor) -> Tensor:
+        return 1 - self.quality(guess, y)
+
+    def quality(self, guess: Tensor, y: Tensor) -> Tensor:
+        right = (guess * y).sum((-2, -1))
+        return torch.where(self.real.any(-1), right / self._length(), torch.ones_like(right))
+
+    def project(self, y: Tensor) -> Tensor:
+        """Euclidean projection of each position on the simplex, by sorting.   [Duchi et al. 2008, fig. 1]"""
+        descending = y.sort(-1, descending=True).values
+        excess = descending.cumsum(-1) - 1
+        rank = torch.arange(1, self.num_tags + 1, device=y.device, dtype=y.dtype)
+        support = (descending * rank > excess).sum(-1, keepdim=True)
+        return self._hide((y - excess.gather(-1, support - 1) / support).clamp_min(0))
+
+    def start(self, x: Tensor) -> Tensor:
+        uniform = x.new_full((*self.real.shape, self.num_tags), 1 / self.num_tags)
+        return self._hide(uniform)
+
+    def random(self, x: Tensor, num_samples: int) -> Tensor:
+        weights = torch.rand(num_samples, *self.real.shape, self.num_tags, device=x.device, dtype=x.dtype)
+        return self._hide(-weights.log() / (-weights.log()).sum(-1, keepdim=True))  # uniform on the simplex
+
+    def _hide(self, y: Tensor) -> Tensor:
+        return y * self.real.unsqueeze(-1)
+
+    def _length(self) -> Tensor:
+        return self.real.sum(-1).clamp_min(1)

@@ -1,0 +1,1 @@
+"""Inference: where answers come from. The second of the three dials."""

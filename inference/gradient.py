@@ -1,0 +1,113 @@
+"""Gradient-based inference: projected descent on relaxed answers.   [SPEN §3.1; DVN §3.2; seal.md §4.1]
+
+Shapes: K starts, B examples; y is (K, B, ...) during the search and (B, ...) in the prediction.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from energies.base import Slope
+from energies.spaces import AnswerSpace
+from inference.base import Prediction, Status
+
+Target = Callable[[Tensor, Tensor], Tensor]
+
+
+class Start(ABC):
+    """Where a search begins."""
+
+    @abstractmethod
+    def __call__(self, space: AnswerSpace, x: Tensor, logits: Tensor | None) -> Tensor:
+        """Starting points (K, B, ...); `logits` are those of a feed-forward net, where there is one."""
+
+
+@dataclass(frozen=True)
+class Blank(Start):
+    """One start that knows nothing: no label, or every tag alike.   [DVN]"""
+
+    def __call__(self, space: AnswerSpace, x: Tensor, logits: Tensor | None) -> Tensor:
+        return space.start(x).unsqueeze(0)
+
+
+@dataclass(frozen=True)
+class FromNet(Start):
+    """One start at the relaxed prediction of a feed-forward net.   [SEAL's SPEN rows]"""
+
+    def __call__(self, space: AnswerSpace, x: Tensor, logits: Tensor | None) -> Tensor:
+        if logits is None:
+            raise ValueError("the search starts from a net's prediction, but the scheme was given no `guesser`.")
+        return space.relax(logits).unsqueeze(0)
+
+
+@dataclass(frozen=True)
+class Uniform(Start):
+    """Several starts drawn uniformly; the best end is kept.   [SEAL's NCE + GBI rows]"""
+
+    num_starts: int = 3
+
+    def __call__(self, space: AnswerSpace, x: Tensor, logits: Tensor | None) -> Tensor:
+        return space.random(x, self.num_starts)
+
+
+@dataclass(frozen=True)
+class GradientInference:
+    """Projected Adam on the answer itself, a fixed number of steps, best point of the trajectory.
+
+    The best is taken, per example and over all starts, among the points at which the target was evaluated: the
+    last step's end point is no candidate, as released. Gradients are cut: the answer is a constant.
+    """
+
+    start: Start
+    steps: int = 20
+    step_size: float = 0.1
+
+    @torch.no_grad()
+    def __call__(self, slope: Slope, space: AnswerSpace, x: Tensor, logits: Tensor | None = None) -> Prediction:
+        """Minimise the target whose value and gradient `slope` gives."""
+        y = self.start(space, x, logits).clone()
+        adam = torch.optim.Adam([y], lr=self.step_size, fused=True)
+        best, lowest = y.clone(), None
+        for _ in range(self.steps):
+            value, y.grad = slope(y)
+            if lowest is None:
+                lowest = value
+            else:
+                better = value < lowest
+                lowest = torch.where(better, value, lowest)
+                best = torch.where(_over(better, y), y, best)
+            adam.step()
+            y.copy_(space.project(y))
+        assert lowest is not None, "a search takes at least one step"
+        lowest, which = lowest.min(0)  # over starts
+        best = best[which, torch.arange(len(which), device=which.device)]
+        return Prediction(best, lowest, Status.OUT_OF_STEPS, self.steps)
+
+
+def toward(slope: Slope, target: Target) -> Slope:
+    """The slope of a function of the energy and the answer, by the chain rule.
+
+    Args:
+        slope: y -> (E, dE/dy).
+        target: (E (K, B), y (K, B, ...)) -> (K, B), each entry of its own pair alone.
+    """
+
+    def value_and_gradient(y: Tensor) -> tuple[Tensor, Tensor]:
+        energy, gradient = slope(y)
+        with torch.enable_grad():
+            energy, y = energy.detach().requires_grad_(), y.detach().requires_grad_()
+            value = target(energy, y)
+            by_energy, by_answer = torch.autograd.grad(
+                value.sum(), (energy, y), allow_unused=True, materialize_grads=True
+            )
+        return value.detach(), torch.addcmul(by_answer, _over(by_energy, y), gradient)
+
+    return value_and_gradient
+
+
+def _over(rows: Tensor, y: Tensor) -> Tensor:
+    """One number per (start, example), shaped to broadcast over the entries of an answer."""
+    return rows.reshape(*rows.shape, *[1] * (y.dim() - rows.dim()))

@@ -1,0 +1,142 @@
+"""Guesses: the answers an energy learns from.
+
+A task-net gives them (its point, perturbed, sampled) or a search over the energy does (its minimum, cost-augmented,
+adversarial). Each guess is a constant: no gradient flows into what made it.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from energies.base import Energy
+from energies.spaces import AnswerSpace
+from inference.gradient import GradientInference, Target, toward
+from losses.objectives import Guesses, Objective
+
+
+@dataclass(frozen=True)
+class Case:
+    """All that a guess may look at: what learns, how, and a batch.
+
+    `logits` (B, ...) are those of the task-net, None where the scheme has none; they are constants here.
+    """
+
+    energy: Energy
+    objective: Objective
+    space: AnswerSpace
+    x: Tensor
+    y: Tensor
+    logits: Tensor | None = None
+
+    def known_logits(self) -> Tensor:
+        """The logits, or a message about who should have given them."""
+        if self.logits is None:
+            raise ValueError("these guesses come from a task-net, but the scheme has none: give it a `guesser`.")
+        return self.logits.detach()
+
+    def search(self, inference: GradientInference, target: Target) -> Guesses:
+        """The one guess a search finds lowest by `target`, a function of (energy, answer)."""
+        slope = toward(self.energy.slope(self.x), target)
+        return Guesses(inference(slope, self.space, self.x, self.logits).y.unsqueeze(0))
+
+
+class Guess(ABC):
+    """Where an objective's guesses come from."""
+
+    @abstractmethod
+    def __call__(self, case: Case) -> Guesses:
+        """K guesses for each example of the case's batch."""
+
+
+@dataclass(frozen=True)
+class Point(Guess):
+    """The task-net's relaxed answer.   [SEAL-dynamic, margin and regression]"""
+
+    def __call__(self, case: Case) -> Guesses:
+        return Guesses(case.space.relax(case.known_logits()).unsqueeze(0))
+
+
+@dataclass(frozen=True)
+class Perturbed(Guess):
+    """The task-net's relaxed answer, and others with Gaussian noise on its logits.   [SEAL-dynamic, regression-s]
+
+    Of `num_samples`, one is the clean answer.
+    """
+
+    num_samples: int = 10
+    std: float = 1.0
+
+    def __call__(self, case: Case) -> Guesses:
+        logits = case.known_logits()
+        noise = torch.randn(self.num_samples - 1, *logits.shape, dtype=logits.dtype, device=logits.device)
+        return Guesses(case.space.relax(torch.cat([logits + self.std * noise, logits.unsqueeze(0)])))
+
+
+@dataclass(frozen=True)
+class Sampled(Guess):
+    """Discrete draws from the task-net, and its logits, from which NCE takes log P_N.   [SEAL eq. 9]"""
+
+    num_samples: int = 10
+
+    def __call__(self, case: Case) -> Guesses:
+        logits = case.known_logits()
+        return Guesses(case.space.sample(logits, self.num_samples), logits)
+
+
+@dataclass(frozen=True)
+class Minimum(Guess):
+    """What a search finds lowest, as the objective reads the energy.   [DVN §3.3, inference samples]"""
+
+    inference: GradientInference
+
+    def __call__(self, case: Case) -> Guesses:
+        return case.search(self.inference, lambda energy, _: case.objective.reading(energy))
+
+
+@dataclass(frozen=True)
+class CostAugmented(Guess):
+    """The answer that violates the margin most: the lowest E - cost.   [SPEN eq. 5]"""
+
+    inference: GradientInference
+
+    def __call__(self, case: Case) -> Guesses:
+        return case.search(self.inference, lambda energy, guess: energy - case.space.cost(guess, case.y))
+
+
+@dataclass(frozen=True)
+class Adversarial(Guess):
+    """The answer whose quality the energy mistakes most: the highest regression loss.   [DVN §3.3]
+
+    The quality is a constant in each step, as released.
+    """
+
+    inference: GradientInference
+
+    def __call__(self, case: Case) -> Guesses:
+        def rightness(energy: Tensor, guess: Tensor) -> Tensor:
+            quality = case.space.quality(guess, case.y).detach()
+            return -F.binary_cross_entropy_with_logits(-energy, quality, reduction="none")
+
+        return case.search(self.inference, rightness)
+
+
+@dataclass(frozen=True)
+class Truth(Guess):
+    """The true answer, as a guess of quality 1."""
+
+    def __call__(self, case: Case) -> Guesses:
+        return Guesses(case.y.unsqueeze(0))
+
+
+@dataclass(frozen=True)
+class Together(Guess):
+    """The guesses of several sources side by side.   [DVN: minimum, adversarial, truth]"""
+
+    sources: list[Guess]
+
+    def __call__(self, case: Case) -> Guesses:
+        return Guesses(torch.cat([source(case).y for source in self.sources]))
+

@@ -1,0 +1,39 @@
+"""Guesses where SEAL's released code departs from its paper; used by the table `seal_mlc_released` only."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from inference.gradient import GradientInference
+from inference.guesses import Case, Guess
+from losses.objectives import Guesses
+
+
+@dataclass(frozen=True)
+class SquashedPoint(Guess):
+    """The task-net's relaxed answer, relaxed once more.   (seal.md §9 row 2)"""
+
+    def __call__(self, case: Case) -> Guesses:
+        once = case.space.relax(case.known_logits())
+        return Guesses(case.space.relax(once).unsqueeze(0))
+
+
+@dataclass(frozen=True)
+class SquashedMinimum(Guess):
+    """The lowest E(x, sigmoid(y)) over y in [0, 1], squashed: cost-augmented inference of SPEN as released.
+
+    The cost was detached there, so it moved nothing.   (seal.md §9 row 3)
+    """
+
+    inference: GradientInference
+
+    def __call__(self, case: Case) -> Guesses:
+        slope = case.energy.slope(case.x)
+
+        def squashed(y: Tensor) -> tuple[Tensor, Tensor]:
+            p = y.sigmoid()
+            energy, gradient = slope(p)
+            return energy, gradient * p * (1 - p)
+
+        found = self.inference(squashed, case.space, case.x, case.logits)
+        return Guesses(found.y.sigmoid().unsqueeze(0))

@@ -1,0 +1,1 @@
+"""Schemes: which part learns when. The third of the three dials."""

@@ -1,0 +1,181 @@
+"""What all schemes share: parts that move in turns, exact randomness, validation, the learning-rate plateau."""
+
+import math
+from abc import abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.cli import LRSchedulerCallable, ReduceLROnPlateau
+from pytorch_lightning.core.optimizer import LightningOptimizer
+from torch import Tensor
+from torch.optim import Optimizer
+from torchmetrics import Metric
+
+from datamodules.batches import Batch
+from energies.spaces import AnswerSpace
+
+
+class Diverged(ValueError):
+    """A loss is no longer a finite number."""
+
+
+class Scheme(pl.LightningModule):
+    """A training scheme: parts, each with its optimizer, moved by manual optimization.
+
+    Every step of a part draws its randomness (dropout, noise samples) from (seed, part, number of the step) and
+    from nothing else. So a resumed run equals an unbroken one bit by bit, and adding a part leaves the
+    random numbers of the others as they were.
+
+    The `main` part, the one that predicts, has its gradient clipped to `clip_norm` and its learning rate scheduled.
+    """
+
+    main: str
+
+    def __init__(
+        self,
+        *,
+        space: AnswerSpace,
+        metric: Metric,
+        seed: int = 0,
+        clip_norm: float | None = 10.0,
+        lr_schedule: LRSchedulerCallable | None = None,
+    ) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        self.space, self.metric = space, metric
+        self.seed, self.clip_norm, self.lr_schedule = seed, clip_norm, lr_schedule
+        self.steps: dict[str, int] = {}
+        self._losses: dict[str, Tensor] = {}
+        self._counts: dict[str, int] = {}
+
+    @abstractmethod
+    def parts(self) -> dict[str, Optimizer]:
+        """The optimizer of each part that learns."""
+
+    @abstractmethod
+    def loss(self, part: str, batch: Batch) -> Tensor:
+        """What `part` minimises on a batch, from forward passes of its own."""
+
+    @abstractmethod
+    def predict(self, batch: Batch) -> Tensor:
+        """The relaxed answer of the scheme to a batch."""
+
+    def step(self, part: str, batch: Batch) -> None:
+        """One optimizer step of `part`; every other parameter stays as it is and receives no gradient."""
+        with self._moving(part):
+            loss = self.loss(part, batch)
+            optimizer = self._optimizers[part]
+            optimizer.zero_grad()
+            self.manual_backward(loss)
+            if part == self.main and self.clip_norm is not None:
+                self.clip_gradients(
+                    cast(Optimizer, optimizer), gradient_clip_val=self.clip_norm, gradient_clip_algorithm="norm"
+                )
+            optimizer.step()
+        self._losses[part] = self._losses.get(part, 0) + loss.detach()
+        self._counts[part] = self._counts.get(part, 0) + 1
+
+    def training_step(self, batch: Batch, index: int) -> None:
+        """One step of the main part; schemes with more parts say their own order."""
+        self.step(self.main, batch)
+
+    def configure_optimizers(self) -> Any:  # noqa: ANN401  (Lightning's union of eight types)
+        """The optimizers of the parts in order, and the schedule of the main one."""
+        parts = self.parts()
+        self._names = list(parts)
+        self.steps = {name: 0 for name in parts} | self.steps
+        schedules = [self.lr_schedule(parts[self.main])] if self.lr_schedule else []
+        return list(parts.values()), schedules
+
+    def on_fit_start(self) -> None:
+        """Keep the wrapped optimizers and the parameters of each part at hand."""
+        wrapped = self.optimizers()
+        listed = wrapped if isinstance(wrapped, list) else [wrapped]
+        self._optimizers: dict[str, LightningOptimizer] = dict(zip(self._names, listed, strict=True))
+        self._owned = {
+            name: [p for group in optimizer.param_groups for p in group["params"]]
+            for name, optimizer in self._optimizers.items()
+        }
+
+    @contextmanager
+    def _moving(self, part: str) -> Iterator[None]:
+        """Only `part` asks for gradients, and randomness is that of its next step."""
+        others = [p for name, group in self._owned.items() if name != part for p in group]
+        for p in others:
+            p.requires_grad_(False)
+        torch.manual_seed(mix(self.seed, self.global_rank, self._names.index(part), self.steps[part]))
+        self.steps[part] += 1
+        try:
+            yield
+        finally:
+            for p in others:
+                p.requires_grad_(True)
+
+    def on_train_epoch_end(self) -> None:
+        """Log the mean loss of each part; stop where one is not finite.
+
+        Raises:
+            Diverged: with the part, the epoch and what to change.
+        """
+        for part, total in self._losses.items():
+            mean = float(total) / self._counts[part]
+            if not math.isfinite(mean):
+                raise Diverged(
+                    f"the {part} loss is {mean} in epoch {self.current_epoch}: training diverged. Lower "
+                    f"model.init_args.{part}_optimizer.init_args.lr, or look at the inputs for extreme values."
+                )
+            self.log(f"train/{part}_loss", mean)
+        self._losses, self._counts = {}, {}
+
+    def validation_step(self, batch: Batch, index: int) -> None:
+        """Add a batch to the metric."""
+        self._judge(batch)
+
+    def test_step(self, batch: Batch, index: int) -> None:
+        """Add a batch to the metric."""
+        self._judge(batch)
+
+    def _judge(self, batch: Batch) -> None:
+        torch.manual_seed(mix(self.seed, self.global_rank, -1, 0))  # searches may start at random
+        self.metric.update(self.predict(batch), batch.y)
+
+    def on_validation_epoch_end(self) -> None:
+        """Log the scores; let the metric choose its threshold; move the learning rate on."""
+        choose = getattr(self.metric, "choose_threshold", None)
+        if choose is not None:
+            choose()
+        self._report("val")
+        schedule = self.lr_schedulers()
+        if isinstance(schedule, ReduceLROnPlateau):
+            schedule.step(self.trainer.callback_metrics[schedule.monitor])
+
+    def on_test_epoch_end(self) -> None:
+        """Log the scores."""
+        self._report("test")
+
+    def _report(self, stage: str) -> None:
+        scores = self.metric.compute()
+        self.log_dict({f"{stage}/{name}": value for name, value in scores.items()})
+        self.metric.reset()
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keep the step numbers: they are all the randomness there is."""
+        checkpoint["scheme_steps"] = dict(self.steps)
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Go on counting where the checkpoint was written."""
+        self.steps = dict(checkpoint.get("scheme_steps", {}))
+
+
+def mix(*numbers: int) -> int:
+    """A 63-bit seed from small integers; close inputs give unrelated seeds (splitmix64)."""
+    state = 0
+    for number in numbers:
+        state = (state ^ (number & 0xFFFFFFFFFFFFFFFF)) + 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF
+        state = (state ^ state >> 30) * 0xBF58476D1CE4E5B9 & 0xFFFFFFFFFFFFFFFF
+        state = (state ^ state >> 27) * 0x94D049BB133111EB & 0xFFFFFFFFFFFFFFFF
+        state ^= state >> 31
+    return state >> 1

@@ -1,0 +1,59 @@
+"""Energy networks alone: SPEN, DVN, NCE; their answers come from a search."""
+
+from typing import Any
+
+import torch
+from pytorch_lightning.cli import OptimizerCallable
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from datamodules.batches import Batch
+from energies.base import Energy
+from inference.gradient import GradientInference, toward
+from inference.guesses import Case, Guess
+from lightning_modules.base import Scheme
+from losses.objectives import Objective
+
+
+class EnergyNet(Scheme):
+    """An energy learns from guesses and predicts by gradient-based inference.   [SPEN; DVN; SEAL §4.2, "+ GBI"]
+
+    `guesser` is the frozen net of a finished run that proposes answers to start from or noise to tell apart; it
+    keeps its dropout while the energy trains, as released. None where guesses come from searches alone.
+    """
+
+    main = "energy"
+
+    def __init__(
+        self,
+        energy: Energy,
+        objective: Objective,
+        guess: Guess,
+        inference: GradientInference,
+        energy_optimizer: OptimizerCallable,
+        *,
+        guesser: nn.Module | None = None,
+        **scheme: Any,
+    ) -> None:
+        super().__init__(**scheme)
+        self.save_hyperparameters()
+        self.energy, self.objective, self.guess, self.inference = energy, objective, guess, inference
+        self.energy_optimizer, self.guesser = energy_optimizer, guesser
+
+    def parts(self) -> dict[str, Optimizer]:
+        return {"energy": self.energy_optimizer(self.energy.parameters())}
+
+    def loss(self, part: str, batch: Batch) -> Tensor:
+        case = self._case(batch)
+        with torch.no_grad():
+            guesses = self.guess(case)
+        return self.objective(self.energy, case.space, case.x, case.y, guesses)
+
+    def predict(self, batch: Batch) -> Tensor:
+        case = self._case(batch)
+        return case.search(self.inference, lambda energy, _: self.objective.reading(energy)).y[0]
+
+    @torch.no_grad()
+    def _case(self, batch: Batch) -> Case:
+        logits = self.guesser(batch.x) if self.guesser is not None else None
+        return Case(self.energy, self.objective, self.space.over(batch.mask), batch.x, batch.y, logits)

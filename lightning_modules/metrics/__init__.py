@@ -1,0 +1,1 @@
+"""Torchmetrics classes: how answers are scored."""

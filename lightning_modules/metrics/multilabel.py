@@ -1,0 +1,80 @@
+"""Scores of predicted label sets.
+
+Shapes: B examples, L labels, C candidate thresholds.
+"""
+
+import torch
+from torch import Tensor
+from torchmetrics import Metric
+
+
+class MultiLabelScores(Metric):
+    """Example-averaged, micro and macro F1, and mean average precision.   [seal.md §6]
+
+    - example_f1: F1 of each example, averaged over examples; an empty prediction scores 0. Selects models.
+    - micro_f1: F1 of all (example, label) pairs together.
+    - macro_f1: F1 of each label, averaged over labels; a label neither true nor predicted anywhere scores 0.
+    - map: average precision of each example's ranking of the labels, averaged over examples.
+
+    A label is predicted where its probability reaches the threshold. With several candidates,
+    `choose_threshold` fixes the one with the best example_f1 on what was seen so far (validation); the choice
+    travels with the checkpoint.
+    """
+
+    full_state_update = False
+    threshold: Tensor
+
+    def __init__(self, num_labels: int, thresholds: tuple[float, ...] = (0.5,)) -> None:
+        super().__init__()
+        self.register_buffer("candidates", torch.tensor(thresholds), persistent=False)
+        self.register_buffer("threshold", torch.tensor(thresholds[0]))
+        self.add_state("f1_sum", torch.zeros(len(thresholds)), dist_reduce_fx="sum")
+        self.add_state("true_positives", torch.zeros(len(thresholds), num_labels), dist_reduce_fx="sum")
+        self.add_state("predicted", torch.zeros(len(thresholds), num_labels), dist_reduce_fx="sum")
+        self.add_state("actual", torch.zeros(num_labels), dist_reduce_fx="sum")
+        self.add_state("precision_sum", torch.zeros(()), dist_reduce_fx="sum")
+        self.add_state("count", torch.zeros(()), dist_reduce_fx="sum")
+
+    def update(self, probability: Tensor, y: Tensor) -> None:
+        """Add a batch: probabilities and true labels, both (B, L)."""
+        for index, threshold in enumerate(self.candidates):
+            predicted = (probability >= threshold).to(y.dtype)
+            right = predicted * y
+            self.f1_sum[index] += (2 * right.sum(-1) / (predicted.sum(-1) + y.sum(-1)).clamp_min(1)).sum()
+            self.true_positives[index] += right.sum(0)
+            self.predicted[index] += predicted.sum(0)
+        self.actual += y.sum(0)
+        self.precision_sum += average_precision(probability, y).sum()
+        self.count += len(y)
+
+    def choose_threshold(self) -> None:
+        """Fix the candidate with the best example_f1 so far."""
+        self.threshold.copy_(self.candidates[self.f1_sum.argmax()])
+
+    def compute(self) -> dict[str, Tensor]:
+        """The four scores, in [0, 1]."""
+        index = (self.candidates == self.threshold).nonzero()[0, 0]
+        right, predicted = self.true_positives[index], self.predicted[index]
+        return {
+            "example_f1": self.f1_sum[index] / self.count,
+            "micro_f1": 2 * right.sum() / (predicted.sum() + self.actual.sum()).clamp_min(1),
+            "macro_f1": (2 * right / (predicted + self.actual).clamp_min(1)).mean(),
+            "map": self.precision_sum / self.count,
+        }
+
+
+def average_precision(probability: Tensor, y: Tensor) -> Tensor:
+    """Average precision of each example's ranking of its labels, (B,); labels of equal probability share a rank.
+
+    sum over true labels of (true labels ranked at least as high) / (labels ranked at least as high), divided by the
+    number of true labels; 0 for an example without any.
+    """
+    ordered, order = probability.sort(-1, descending=True)
+    truth = y.gather(-1, order)
+    size = ordered.shape[-1]
+    position = torch.arange(size, device=y.device).expand_as(ordered)
+    ends = torch.ones_like(truth, dtype=torch.bool)
+    ends[..., :-1] = ordered[..., :-1] != ordered[..., 1:]
+    last = torch.where(ends, position, size - 1).flip(-1).cummin(-1).values.flip(-1)  # end of each tie
+    precision = truth.cumsum(-1).gather(-1, last) / (last + 1)
+    return (precision * truth).sum(-1) / truth.sum(-1).clamp_min(1)

@@ -1,0 +1,74 @@
+"""SEAL-dynamic: the loss-net and the task-net learn in turns, batch by batch."""
+
+from typing import Any, Literal
+
+import torch
+from pytorch_lightning.cli import OptimizerCallable
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from datamodules.batches import Batch
+from energies.base import Energy
+from inference.guesses import Case, Guess
+from lightning_modules.base import Scheme
+from losses.objectives import Objective
+from losses.task import TaskLoss
+
+
+class SealDynamic(Scheme):
+    """The loss-net learns from guesses of the task-net, the task-net from the loss-net.   [SEAL algorithm 1, eqs. 4, 5]
+
+    On each batch, `outer_steps` times: `inner_steps` steps of the `inner` part, then one of the other (seal.md §3).
+    """
+
+    main = "task"
+
+    def __init__(
+        self,
+        task_net: nn.Module,
+        energy: Energy,
+        objective: Objective,
+        guess: Guess,
+        task_loss: TaskLoss,
+        energy_optimizer: OptimizerCallable,
+        task_optimizer: OptimizerCallable,
+        *,
+        inner: Literal["energy", "task"] = "energy",
+        inner_steps: int = 1,
+        outer_steps: int = 1,
+        **scheme: Any,
+    ) -> None:
+        super().__init__(**scheme)
+        self.save_hyperparameters()
+        self.task_net, self.energy, self.objective, self.guess = task_net, energy, objective, guess
+        self.task_loss, self.energy_optimizer, self.task_optimizer = task_loss, energy_optimizer, task_optimizer
+        self.inner, self.outer = inner, "task" if inner == "energy" else "energy"
+        self.inner_steps, self.outer_steps = inner_steps, outer_steps
+
+    def parts(self) -> dict[str, Optimizer]:
+        learned = [*self.task_net.parameters()]
+        if isinstance(self.task_loss, nn.Module):  # it may bring a head of the task-net
+            learned += self.task_loss.parameters()
+        return {"task": self.task_optimizer(learned), "energy": self.energy_optimizer(self.energy.parameters())}
+
+    def training_step(self, batch: Batch, index: int) -> None:
+        for _ in range(self.outer_steps):
+            for _ in range(self.inner_steps):
+                self.step(self.inner, batch)
+            self.step(self.outer, batch)
+
+    def loss(self, part: str, batch: Batch) -> Tensor:
+        space = self.space.over(batch.mask)
+        if part == "task":
+            logits = self.task_net(batch.x)
+            return self.task_loss(self._read, space, batch.x, batch.y, logits)
+        with torch.no_grad():
+            logits = self.task_net(batch.x)
+            guesses = self.guess(Case(self.energy, self.objective, space, batch.x, batch.y, logits))
+        return self.objective(self.energy, space, batch.x, batch.y, guesses)
+
+    def predict(self, batch: Batch) -> Tensor:
+        return self.space.over(batch.mask).relax(self.task_net(batch.x))
+
+    def _read(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.objective.reading(self.energy(x, y))

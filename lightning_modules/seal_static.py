@@ -1,0 +1,57 @@
+"""SEAL-static: first the energy, then the task-net."""
+
+from typing import Any
+
+from pytorch_lightning.cli import OptimizerCallable
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from datamodules.batches import Batch
+from energies.base import Energy
+from lightning_modules.base import Scheme
+from losses.objectives import Objective
+from losses.task import TaskLoss
+
+
+class SealStatic(Scheme):
+    """A task-net learns from supervision and from a loss-net that a finished run left behind.   [SEAL §3.1, eq. 1]
+
+    `energy` is frozen; `objective` is what it was trained with, and says how the task-net reads it.
+    """
+
+    main = "task"
+
+    def __init__(
+        self,
+        task_net: nn.Module,
+        energy: Energy,
+        objective: Objective,
+        task_loss: TaskLoss,
+        task_optimizer: OptimizerCallable,
+        *,
+        task_steps: int = 1,
+        **scheme: Any,
+    ) -> None:
+        super().__init__(**scheme)
+        self.save_hyperparameters()
+        self.task_net, self.energy, self.objective = task_net, energy.requires_grad_(False), objective
+        self.task_loss, self.task_optimizer, self.task_steps = task_loss, task_optimizer, task_steps
+
+    def parts(self) -> dict[str, Optimizer]:
+        return {"task": self.task_optimizer(self.task_net.parameters())}
+
+    def training_step(self, batch: Batch, index: int) -> None:
+        for _ in range(self.task_steps):
+            self.step("task", batch)
+
+    def loss(self, part: str, batch: Batch) -> Tensor:
+        return self.task_loss(
+            lambda x, y: self.objective.reading(self.energy(x, y)),
+            self.space.over(batch.mask),
+            batch.x,
+            batch.y,
+            self.task_net(batch.x),
+        )
+
+    def predict(self, batch: Batch) -> Tensor:
+        return self.space.over(batch.mask).relax(self.task_net(batch.x))

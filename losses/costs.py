@@ -1,0 +1,43 @@
+"""How wrong an answer is, and its counterpart, how good.
+
+Costs are 0 for the truth, qualities 1. `guess` may be relaxed and may carry leading sample dimensions; the truth
+`y` is binary. Sums run over the last dimension: label sets as they are, images flattened by their space.
+
+Shapes: guess (..., B, L), y (B, L) -> (..., B).
+"""
+
+from jaxtyping import Float
+from torch import Tensor
+
+
+def l1(guess: Float[Tensor, "... L"], y: Float[Tensor, "... L"]) -> Float[Tensor, "..."]:
+    """Mean absolute difference: the Hamming cost of a relaxed answer.   [SEAL §5, Delta]"""
+    return (guess - y).abs().mean(-1)
+
+
+def hamming(guess: Float[Tensor, "... L"], y: Float[Tensor, "... L"]) -> Float[Tensor, "..."]:
+    """Share of entries on the wrong side of one half."""
+    return ((guess >= 0.5) != (y >= 0.5)).to(y.dtype).mean(-1)
+
+
+def soft_f1(guess: Float[Tensor, "... L"], y: Float[Tensor, "... L"]) -> Float[Tensor, "..."]:
+    """2 sum min(guess, y) / (sum guess + sum y); the F1 score when both are binary.   [DVN eq. 4; SEAL eq. 7]
+
+    min + max = guess + y, so this is 2 sum min / (sum min + sum max). Without an epsilon: y is never empty.
+    """
+    return 2 * (guess.minimum(y)).sum(-1) / (guess.sum(-1) + y.sum(-1))
+
+
+def soft_iou(guess: Float[Tensor, "... L"], y: Float[Tensor, "... L"]) -> Float[Tensor, "..."]:
+    """Sum min / sum max: intersection over union of relaxed masks.   [DVN eq. 5]"""
+    return guess.minimum(y).sum(-1) / guess.maximum(y).sum(-1)
+
+
+def f1_cost(guess: Float[Tensor, "... L"], y: Float[Tensor, "... L"]) -> Float[Tensor, "..."]:
+    """1 - soft_f1."""
+    return 1 - soft_f1(guess, y)
+
+
+def iou_cost(guess: Float[Tensor, "... L"], y: Float[Tensor, "... L"]) -> Float[Tensor, "..."]:
+    """1 - soft_iou."""
+    return 1 - soft_iou(guess, y)

@@ -1,0 +1,96 @@
+"""Objectives: how an energy learns from guesses. The first of the three dials.
+
+An objective receives the energy, the space of answers, a batch (x, y) and guesses, and returns one number to
+minimise. Where guesses come from is the second dial, in `inference/`.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from losses import energy as losses
+
+EnergyFn = Callable[[Tensor, Tensor], Tensor]
+
+
+class Answers(Protocol):
+    """What objectives need of a space of answers."""
+
+    def cost(self, guess: Tensor, y: Tensor) -> Tensor: ...
+    def quality(self, guess: Tensor, y: Tensor) -> Tensor: ...
+    def log_prob(self, logits: Tensor, y: Tensor) -> Tensor: ...
+    def relax(self, logits: Tensor) -> Tensor: ...
+    def supervise(self, logits: Tensor, y: Tensor) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class Guesses:
+    """K answers to each example, y (K, B, ...), and the logits (B, ...) of what drew them, where something did."""
+
+    y: Tensor
+    logits: Tensor | None = None
+
+
+class Objective(ABC):
+    """How an energy learns from guesses, and how those who minimise it afterwards read it."""
+
+    @abstractmethod
+    def __call__(self, energy: EnergyFn, space: Answers, x: Tensor, y: Tensor, guesses: Guesses) -> Tensor:
+        """The loss of the energy on a batch, a scalar."""
+
+    def reading(self, energy: Tensor) -> Tensor:
+        """What a task-net or a search minimises: the energy itself unless the objective bounds it."""
+        return energy
+
+
+@dataclass(frozen=True)
+class Margin(Objective):
+    """The truth lies below each guess by the guess's cost.   [SEAL eq. 6]"""
+
+    def __call__(self, energy: EnergyFn, space: Answers, x: Tensor, y: Tensor, guesses: Guesses) -> Tensor:
+        rows = energy(x, _with_truth(y, guesses))
+        return losses.margin(rows[0], rows[1:], space.cost(guesses.y, y))
+
+
+@dataclass(frozen=True)
+class Regression(Objective):
+    """sigmoid(-E) tells the quality of each guess.   [SEAL eq. 7; DVN]"""
+
+    def __call__(self, energy: EnergyFn, space: Answers, x: Tensor, y: Tensor, guesses: Guesses) -> Tensor:
+        return losses.regression(energy(x, guesses.y), space.quality(guesses.y, y).detach())
+
+    def reading(self, energy: Tensor) -> Tensor:
+        """Minus the value the network predicts, -sigmoid(-E), in (-1, 0).   [SEAL code, seal.md §2.2]"""
+        return -torch.sigmoid(-energy)
+
+
+@dataclass(frozen=True)
+class NCERanking(Objective):
+    """The truth ranks above samples of a known noise distribution, whose log-probability is taken off.
+
+    a_k = -E(x, y_k) - log P_N(y_k)   [SEAL eqs. 8, 9]
+    """
+
+    def __call__(self, energy: EnergyFn, space: Answers, x: Tensor, y: Tensor, guesses: Guesses) -> Tensor:
+        assert guesses.logits is not None, "NCE needs guesses drawn from known logits"
+        answers = _with_truth(y, guesses)
+        score = -energy(x, answers) - space.log_prob(guesses.logits, answers)
+        return losses.ranking(score[0], score[1:])
+
+
+@dataclass(frozen=True)
+class Ranking(Objective):
+    """The truth ranks above the guesses, however likely they were: NCE without log P_N.   [SEAL §4.4, ablation]"""
+
+    def __call__(self, energy: EnergyFn, space: Answers, x: Tensor, y: Tensor, guesses: Guesses) -> Tensor:
+        score = -energy(x, _with_truth(y, guesses))
+        return losses.ranking(score[0], score[1:])
+
+
+def _with_truth(y: Tensor, guesses: Guesses) -> Tensor:
+    """The truth and then the guesses, (1 + K, B, ...): one pass over the inputs serves them all."""
+    return torch.cat([y.to(guesses.y.dtype).unsqueeze(0), guesses.y])

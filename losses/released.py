@@ -1,0 +1,45 @@
+"""Losses where SEAL's released code departs from its paper; used by the table `seal_mlc_released` only."""
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from losses import energy as losses
+from losses.objectives import Answers, EnergyFn, Guesses, Objective
+from losses.task import TaskLoss
+
+
+@dataclass(frozen=True)
+class ReleasedMargin(Objective):
+    """The loss-net's side of dynamic margin as released: the cost-augmented score fell out of the hinge.
+
+    [cost(guess) + E(true)]_+ + w [E(true) - E(guess)]_+, means over the batch   (seal.md §9 row 2)
+    """
+
+    perceptron_weight: float  # w
+
+    def __call__(self, energy: EnergyFn, space: Answers, x: Tensor, y: Tensor, guesses: Guesses) -> Tensor:
+        true_energy, guess_energy = energy(x, y), energy(x, guesses.y)
+        hinge = (space.cost(guesses.y, y) + true_energy).clamp_min(0).mean()
+        return hinge + self.perceptron_weight * losses.perceptron(true_energy, guess_energy)
+
+
+class CostAugmentedTask(TaskLoss, nn.Module):
+    """The task-net's side of dynamic margin as released, with a cost-augmented head that sees the truth.
+
+    Mean over the batch of -cost(head) + E(head) + w E(prediction) + lambda_2 supervision; gradients flow through the
+    cost and both answers.   (seal.md §2.2)
+
+    `head` maps (prediction, y) to logits; it learns with the task-net.
+    """
+
+    def __init__(self, head: nn.Module, *, energy_weight: float, supervision_weight: float = 1.0) -> None:
+        super().__init__()
+        self.head, self.energy_weight, self.supervision_weight = head, energy_weight, supervision_weight
+
+    def __call__(self, energy: EnergyFn, space: Answers, x: Tensor, y: Tensor, logits: Tensor) -> Tensor:
+        prediction = space.relax(logits)
+        augmented = space.relax(self.head(prediction, y))
+        violation = space.cost(augmented, y) - energy(x, augmented)
+        weighted = self.energy_weight * energy(x, prediction) + self.supervision_weight * space.supervise(logits, y)
+        return (weighted - violation).mean()

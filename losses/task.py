@@ -1,0 +1,28 @@
+"""What a task-net minimises beside an energy: SEAL's task loss and the inner loss of implicit training."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from losses.objectives import Answers, EnergyFn
+
+
+class TaskLoss(ABC):
+    """The loss of a task-net that learns from supervision and from an energy."""
+
+    @abstractmethod
+    def __call__(self, energy: EnergyFn, space: Answers, x: Tensor, y: Tensor, logits: Tensor) -> Tensor:
+        """One number for a batch; `energy` is already read as its objective reads it."""
+
+
+@dataclass(frozen=True)
+class EnergyAndSupervision(TaskLoss):
+    """Mean over the batch of lambda_1 E(x, relaxed prediction) + lambda_2 supervision.   [SEAL eqs. 1, 5]"""
+
+    energy_weight: float  # lambda_1
+    supervision_weight: float = 1.0  # lambda_2
+
+    def __call__(self, energy: EnergyFn, space: Answers, x: Tensor, y: Tensor, logits: Tensor) -> Tensor:
+        supervision = space.supervise(logits, y)
+        return (self.energy_weight * energy(x, space.relax(logits)) + self.supervision_weight * supervision).mean()

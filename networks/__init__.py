@@ -1,0 +1,1 @@
+"""Feature networks: tensors in, tensors out; they know nothing of energies, data or schemes."""

@@ -1,0 +1,77 @@
+"""Feed-forward networks of SEAL's feature-based multi-label models.
+
+Shapes: B examples, D features, H hidden units, L labels.
+"""
+
+import torch
+from torch import Tensor, nn
+
+
+class MLP(nn.Module):
+    """Layers of linear, softplus, dropout; no dropout after the last, so a one-layer net has none.
+
+    Initialised as released: weights Kaiming-uniform (ReLU gain, fan-in), biases 0.   [SEAL code, MLC]
+
+    Shapes:
+        x: (B, D).   returns: (B, H).
+    """
+
+    def __init__(self, num_features: int, *, num_layers: int = 2, width: int = 400, dropout: float = 0.0) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        for depth in range(num_layers):
+            linear = nn.Linear(width if depth else num_features, width)
+            reset_linear(linear)
+            layers += [linear, nn.Softplus()]
+            if dropout and depth < num_layers - 1:
+                layers.append(nn.Dropout(dropout))
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x)
+
+
+class LabelMLP(nn.Module):
+    """One number per label: features times a label matrix without bias.   [SEAL §4.1, T(x) G^T]
+
+    As a task-net its output is read as logits, inside an energy as the local potentials of the labels.
+    The label matrix is Xavier-uniform, as released.
+
+    Shapes:
+        x: (B, D).   returns: (B, L).
+    """
+
+    def __init__(
+        self, num_features: int, num_labels: int, *, num_layers: int = 2, width: int = 400, dropout: float = 0.0
+    ) -> None:
+        super().__init__()
+        self.features = MLP(num_features, num_layers=num_layers, width=width, dropout=dropout)
+        self.labels = nn.Linear(width, num_labels, bias=False)
+        nn.init.xavier_uniform_(self.labels.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.labels(self.features(x))
+
+
+def reset_linear(linear: nn.Linear) -> None:
+    """Draw a linear layer's weight anew, Kaiming-uniform with ReLU gain and fan-in; set its bias to 0."""
+    nn.init.kaiming_uniform_(linear.weight, nonlinearity="relu")
+    if linear.bias is not None:
+        nn.init.zeros_(linear.bias)
+
+
+class CostAugmentedHead(nn.Module):
+    """A second answer stacked on a task-net, which sees the truth: 2L -> L -> L.   [SEAL code, dynamic margin]
+
+    Shapes:
+        prediction, y: (B, L).   returns: logits (B, L).
+    """
+
+    def __init__(self, num_labels: int) -> None:
+        super().__init__()
+        self.inner, self.outer = nn.Linear(2 * num_labels, num_labels), nn.Linear(num_labels, num_labels)
+        reset_linear(self.inner)
+        reset_linear(self.outer)
+
+    def forward(self, prediction: Tensor, y: Tensor) -> Tensor:
+        return self.outer(nn.functional.softplus(self.inner(torch.cat([prediction, y], dim=-1))))

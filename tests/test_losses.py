@@ -1,0 +1,136 @@
+"""Losses against values worked by hand."""
+
+import math
+
+import pytest
+import torch
+from torch import tensor
+
+from energies.spaces import LabelSets
+from losses import costs
+from losses import energy as losses
+from losses.objectives import Guesses, Margin, NCERanking, Ranking, Regression
+from losses.released import CostAugmentedTask, ReleasedMargin
+from losses.task import EnergyAndSupervision
+from networks.mlp import CostAugmentedHead
+
+Y = tensor([[1.0, 0.0, 1.0], [0.0, 1.0, 0.0]])
+GUESS = tensor([[0.5, 0.5, 1.0], [0.0, 0.25, 0.0]])
+
+
+def sigmoid(z: float) -> float:
+    return 1 / (1 + math.exp(-z))
+
+
+def test_costs_of_two_examples_are_as_worked_by_hand() -> None:
+    assert costs.l1(GUESS, Y).tolist() == pytest.approx([1 / 3, 0.25])
+    assert costs.hamming(GUESS, Y).tolist() == pytest.approx([1 / 3, 1 / 3])
+    assert costs.soft_f1(GUESS, Y).tolist() == pytest.approx([2 * 1.5 / 4, 2 * 0.25 / 1.25])
+    assert costs.soft_iou(GUESS, Y).tolist() == pytest.approx([1.5 / 2.5, 0.25])
+    assert costs.f1_cost(GUESS, Y).tolist() == pytest.approx([0.25, 0.6])
+
+
+def test_soft_f1_is_one_for_the_truth_and_zero_for_nothing() -> None:
+    assert costs.soft_f1(Y, Y).tolist() == [1, 1]
+    assert costs.soft_f1(torch.zeros_like(Y), Y).tolist() == [0, 0]
+
+
+def test_soft_f1_of_binary_answers_is_the_f1_score() -> None:
+    torch.manual_seed(0)
+    y, guess = torch.rand(50, 7) < 0.5, torch.rand(50, 7) < 0.5
+    y[:, 0] = True
+    right = (y & guess).sum(-1)
+    precision, recall = right / guess.sum(-1).clamp_min(1), right / y.sum(-1)
+    f1 = torch.nan_to_num(2 * precision * recall / (precision + recall))
+    torch.testing.assert_close(costs.soft_f1(guess.float(), y.float()), f1)
+
+
+def test_margin_and_perceptron_are_as_worked_by_hand() -> None:
+    true, guess = tensor([1.0, 2.0]), tensor([[0.5, 5.0]])
+    # [0.3 - 0.5 + 1]_+ = 0.8,  [0.4 - 5 + 2]_+ = 0
+    assert losses.margin(true, guess, tensor([[0.3, 0.4]])).item() == pytest.approx(0.4)
+    assert losses.perceptron(true, guess).item() == pytest.approx(0.25)
+
+
+def test_regression_is_as_worked_by_hand_and_sums() -> None:
+    energy, quality = tensor([[-1.0, 2.0]]), tensor([[0.75, 0.2]])
+    want = -0.75 * math.log(sigmoid(1)) - 0.25 * math.log(1 - sigmoid(1))
+    want += -0.2 * math.log(sigmoid(-2)) - 0.8 * math.log(1 - sigmoid(-2))
+    assert losses.regression(energy, quality).item() == pytest.approx(want)
+
+
+def test_regression_is_flat_where_the_value_equals_the_quality() -> None:
+    quality = tensor([[0.3, 0.9]], dtype=torch.float64)
+    energy = (-quality.logit()).requires_grad_()
+    losses.regression(energy, quality).backward()
+    assert energy.grad.abs().max() < 1e-12
+
+
+def test_ranking_is_as_worked_by_hand() -> None:
+    true, noise = tensor([1.0, 0.0]), tensor([[0.0, 1.0], [2.0, -1.0]])
+    first = math.log(math.exp(1) + 1 + math.exp(2)) - 1
+    second = math.log(1 + math.exp(1) + math.exp(-1))
+    assert losses.ranking(true, noise).item() == pytest.approx(first + second)
+
+
+def test_nce_costs_log_of_k_plus_one_when_the_score_is_the_noise() -> None:
+    torch.manual_seed(1)
+    space, logits, shift = LabelSets(3), torch.randn(2, 3), torch.randn(2)
+    guesses = Guesses(space.sample(logits, 5), logits)
+    loss = NCERanking()(lambda x, y: -space.log_prob(logits, y) + shift, space, torch.zeros(2, 1), Y, guesses)
+    assert loss.item() == pytest.approx(2 * math.log(6), rel=1e-5)
+
+
+def test_nce_is_ranking_of_scores_with_the_noise_taken_off() -> None:
+    torch.manual_seed(2)
+    space, logits, weights = LabelSets(3), torch.randn(2, 3), torch.randn(3)
+    samples = space.sample(logits, 4)
+    plain = Ranking()(lambda x, y: y.float() @ weights, space, torch.zeros(2, 1), Y, Guesses(samples))
+    nce = NCERanking()(
+        lambda x, y: y.float() @ weights - space.log_prob(logits, y), space, torch.zeros(2, 1), Y, Guesses(samples, logits)
+    )
+    torch.testing.assert_close(plain, nce)
+
+
+def linear_energy(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return y @ tensor([1.0, -2.0, 0.5])
+
+
+def test_objectives_feed_their_losses_as_worked_by_hand() -> None:
+    space, x, guesses = LabelSets(3), torch.zeros(2, 1), Guesses(GUESS.unsqueeze(0))
+    # E(true) = 1.5, -2; E(guess) = 0, -0.5; cost = 1/3, 1/4
+    margin = Margin()(linear_energy, space, x, Y, guesses)
+    assert margin.item() == pytest.approx(((1 / 3 - 0 + 1.5) + 0) / 2)
+    regression = Regression()(linear_energy, space, x, Y, guesses)
+    want = losses.regression(tensor([[0.0, -0.5]]), tensor([[0.75, 0.4]]))
+    torch.testing.assert_close(regression, want)
+    assert Regression().reading(tensor([0.0])).item() == -0.5
+    assert Margin().reading(tensor([3.0])).item() == 3.0
+
+
+def test_task_loss_is_as_worked_by_hand() -> None:
+    logits = torch.zeros(2, 3)
+    loss = EnergyAndSupervision(2.0, 0.5)(linear_energy, LabelSets(3), torch.zeros(2, 1), Y, logits)
+    # E(relaxed) = 0.5 (1 - 2 + 0.5) = -0.25; BCE = 3 log 2
+    assert loss.item() == pytest.approx(2 * -0.25 + 0.5 * 3 * math.log(2))
+
+
+def test_released_margin_is_as_worked_by_hand() -> None:
+    loss = ReleasedMargin(0.1)(linear_energy, LabelSets(3), torch.zeros(2, 1), Y, Guesses(GUESS.unsqueeze(0)))
+    hinge = ((1 / 3 + 1.5) + 0) / 2  # second: [1/4 - 2]_+
+    perceptron = ((1.5 - 0) + 0) / 2  # second: [-2 + 0.5]_+
+    assert loss.item() == pytest.approx(hinge + 0.1 * perceptron)
+
+
+def test_released_task_loss_sends_gradients_to_its_head_and_the_logits() -> None:
+    torch.manual_seed(0)
+    loss = CostAugmentedTask(CostAugmentedHead(3), energy_weight=0.01, supervision_weight=2.0)
+    logits = torch.randn(2, 3, requires_grad=True)
+    value = loss(linear_energy, LabelSets(3), torch.zeros(2, 1), Y, logits)
+    value.backward()
+    p = logits.detach().sigmoid()
+    augmented = loss.head(p, Y).sigmoid()
+    supervision = torch.nn.functional.binary_cross_entropy(p, Y, reduction="none").sum(-1)
+    want = -costs.l1(augmented, Y) + linear_energy(Y, augmented) + 0.01 * linear_energy(Y, p) + 2 * supervision
+    torch.testing.assert_close(value, want.mean())
+    assert all(q.grad is not None and q.grad.abs().sum() > 0 for q in [logits, *loss.parameters()])

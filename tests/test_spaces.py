@@ -1,0 +1,123 @@
+"""Spaces of answers: every property for every kind, against enumeration where there is a distribution."""
+
+import itertools
+
+import pytest
+import torch
+from torch import Tensor
+
+from energies.spaces import AnswerSpace, LabelSets, PixelMasks, TagSequences
+
+MASK = torch.tensor([[True, True, True], [True, False, True], [False, False, False]])
+
+
+def one_hot(tags: list[list[int]], num: int) -> Tensor:
+    return torch.nn.functional.one_hot(torch.tensor(tags), num).double() * MASK.unsqueeze(-1)
+
+
+SPACES = {
+    "sets": (LabelSets(4), torch.tensor([[1, 0, 0, 1], [0, 1, 0, 0], [1, 1, 1, 1]]).double()),
+    "tags": (TagSequences(3).over(MASK), one_hot([[0, 1, 2], [1, 0, 0], [2, 2, 2]], 3)),
+    "masks": (PixelMasks(2, 2), torch.tensor([[[1, 0], [1, 1]], [[0, 0], [0, 1]], [[1, 1], [1, 1]]]).double()),
+}
+
+
+@pytest.fixture(params=SPACES)
+def case(request: pytest.FixtureRequest) -> tuple[AnswerSpace, Tensor, Tensor]:
+    torch.manual_seed(0)
+    space, y = SPACES[request.param]
+    return space, y, torch.randn(y.shape).double()
+
+
+def all_answers(space: AnswerSpace, y: Tensor) -> list[Tensor]:
+    """Every discrete answer to the batch, the same for each example where it fits."""
+    if isinstance(space, TagSequences):
+        options = itertools.product(range(space.num_tags), repeat=y.shape[1])
+        return [one_hot([list(tags)] * len(y), space.num_tags) for tags in options]
+    bits = itertools.product([0.0, 1.0], repeat=y[0].numel())
+    return [torch.tensor(b).double().reshape(1, *y.shape[1:]).expand_as(y) for b in bits]
+
+
+def test_probabilities_of_all_answers_sum_to_one(case: tuple[AnswerSpace, Tensor, Tensor]) -> None:
+    space, y, logits = case
+    answers = torch.stack(list({str(a.tolist()): a for a in all_answers(space, y)}.values()))
+    if isinstance(space, TagSequences):  # answers that differ only where padded are one answer
+        for example in range(len(y)):
+            unique = torch.unique(answers[:, example], dim=0)
+            alone = TagSequences(space.num_tags, space.real[example : example + 1])
+            total = alone.log_prob(logits[example : example + 1], unique.unsqueeze(1)).exp().sum()
+            torch.testing.assert_close(total, torch.ones_like(total))
+    else:
+        total = space.log_prob(logits, answers).exp().sum(0)
+        torch.testing.assert_close(total, torch.ones_like(total))
+
+
+def test_samples_follow_the_distribution(case: tuple[AnswerSpace, Tensor, Tensor]) -> None:
+    space, y, logits = case
+    samples = space.sample(logits, 20_000).double()
+    torch.testing.assert_close(samples.mean(0), space.relax(logits), atol=0.02, rtol=0)
+
+
+def test_log_prob_of_the_truth_is_minus_its_supervision_up_to_the_mean(
+    case: tuple[AnswerSpace, Tensor, Tensor],
+) -> None:
+    space, y, logits = case
+    count = {LabelSets: torch.ones(3), TagSequences: MASK.sum(-1), PixelMasks: torch.full((3,), 4)}[type(space)]
+    torch.testing.assert_close(-space.log_prob(logits, y), space.supervise(logits, y) * count)
+
+
+def test_the_truth_has_no_cost_and_full_quality(case: tuple[AnswerSpace, Tensor, Tensor]) -> None:
+    space, y, _ = case
+    assert space.cost(y, y).abs().max() < 1e-12
+    torch.testing.assert_close(space.quality(y, y), torch.ones(len(y)).double())
+
+
+def test_cost_and_quality_stay_in_range_and_take_samples(case: tuple[AnswerSpace, Tensor, Tensor]) -> None:
+    space, y, logits = case
+    guesses = torch.stack([space.relax(logits), space.relax(-logits)])
+    for rows in (space.cost(guesses, y), space.quality(guesses, y)):
+        assert rows.shape == (2, len(y)) and rows.min() >= 0 and rows.max() <= 1 + 1e-12
+
+
+def test_decoding_the_truth_gives_it_back(case: tuple[AnswerSpace, Tensor, Tensor]) -> None:
+    space, y, logits = case
+    torch.testing.assert_close(space.decode(y), y)
+    assert set(space.decode(space.relax(logits)).unique().tolist()) <= {0.0, 1.0}
+
+
+def test_projection_is_the_nearest_feasible_point(case: tuple[AnswerSpace, Tensor, Tensor]) -> None:
+    space, y, logits = case
+    anywhere = 3 * logits
+    if isinstance(space, TagSequences):
+        anywhere = anywhere * space.real.unsqueeze(-1)
+    nearest = space.project(anywhere)
+    torch.testing.assert_close(space.project(nearest), nearest)
+    for _ in range(200):
+        other = space.random(logits, 1)[0].double()
+        inner = ((anywhere - nearest) * (other - nearest)).flatten(1).sum(1)
+        assert inner.max() < 1e-9  # the obtuse-angle condition of a projection on a convex set
+
+
+def test_starts_are_feasible(case: tuple[AnswerSpace, Tensor, Tensor]) -> None:
+    space, y, logits = case
+    for start in (space.start(logits), space.random(logits, 3)):
+        assert start.shape[-y.dim() :] == y.shape
+        torch.testing.assert_close(space.project(start), start)
+
+
+def test_padding_changes_nothing() -> None:
+    torch.manual_seed(0)
+    space, y = SPACES["tags"]
+    logits = torch.randn(y.shape).double()
+    noisy = logits + 100 * torch.randn(y.shape).double() * ~MASK.unsqueeze(-1)
+    torch.testing.assert_close(space.relax(noisy), space.relax(logits))
+    torch.testing.assert_close(space.supervise(noisy, y), space.supervise(logits, y))
+    torch.testing.assert_close(space.log_prob(noisy, y), space.log_prob(logits, y))
+
+
+def test_log_prob_has_the_floor_of_binary_cross_entropy() -> None:
+    space, y = LabelSets(2), torch.tensor([[1.0, 0.0]])
+    logits = torch.tensor([[-500.0, 0.0]])
+    want = -torch.nn.functional.binary_cross_entropy(logits.sigmoid(), y, reduction="sum")
+    torch.testing.assert_close(space.log_prob(logits, y)[0], want)
+    torch.testing.assert_close(space.log_prob(logits, y.bool())[0], want)
