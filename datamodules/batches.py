@@ -21,6 +21,11 @@ class Batch:
     y: Tensor
     mask: Tensor | None = None
 
+    def to(self, device: torch.device, *, non_blocking: bool = False) -> "Batch":
+        """The same batch on a device."""
+        move = {"device": device, "non_blocking": non_blocking}
+        return Batch(self.x.to(**move), self.y.to(**move), None if self.mask is None else self.mask.to(**move))
+
 
 class Batches:
     """Slices of one permutation of a split, drawn anew each epoch from (seed, epoch).
@@ -64,7 +69,9 @@ class Batches:
         return -(-(len(self.x) // self.world_size) // self.batch_size)
 
     def __iter__(self) -> Iterator[Batch]:
-        for rows in self._order().split(self.batch_size):
+        order = self._order()
+        for start in range(0, len(order), self.batch_size):
+            rows = order[start : start + self.batch_size]
             y = self.y[rows].to(torch.float32)
             yield Batch(self.x[rows], y, None if self.mask is None else self.mask[rows])
 

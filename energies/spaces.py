@@ -9,7 +9,7 @@ same shape, (B, L), (B, T, S) or (B, H, W); "..." stands for leading sample dime
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
@@ -18,7 +18,7 @@ from torch import Tensor
 from energies.sets import sum_potentials
 from losses import costs
 
-Cost = Callable[[Tensor, Tensor], Tensor]
+Cost = Callable[..., Any]  # (guess, y) -> rows; a closer type would keep config files from naming a function
 
 LOG_FLOOR = -100.0  # what binary cross-entropy clamps log p at, here and in the released code
 
@@ -64,6 +64,10 @@ class AnswerSpace(ABC):
     @abstractmethod
     def project(self, y: Tensor) -> Tensor:
         """The nearest relaxed answer to any point."""
+
+    def share_scale(self, square: Tensor) -> Tensor:
+        """Squared gradients, averaged over entries that the feasible set ties together; here none are."""
+        return square
 
     @abstractmethod
     def start(self, x: Tensor) -> Tensor:
@@ -218,6 +222,9 @@ class TagSequences(AnswerSpace):
         rank = torch.arange(1, self.num_tags + 1, device=y.device, dtype=y.dtype)
         support = (descending * rank > excess).sum(-1, keepdim=True)
         return self._hide((y - excess.gather(-1, support - 1) / support).clamp_min(0))
+
+    def share_scale(self, square: Tensor) -> Tensor:
+        return square.mean(-1, keepdim=True).expand_as(square)
 
     def start(self, x: Tensor) -> Tensor:
         uniform = x.new_full((*self.real.shape, self.num_tags), 1 / self.num_tags)

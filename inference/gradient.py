@@ -14,6 +14,8 @@ from energies.base import Slope
 from energies.spaces import AnswerSpace
 from inference.base import Prediction, Status
 
+BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8  # Adam's defaults
+
 Target = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -57,6 +59,9 @@ class Uniform(Start):
 class GradientInference:
     """Projected Adam on the answer itself, a fixed number of steps, best point of the trajectory.
 
+    Where the feasible set ties entries together (tags of one position), they share Adam's scale: scaled apart, a
+    step and the projection after it could cancel away from the minimum.
+
     The best is taken, per example and over all starts, among the points at which the target was evaluated: the
     last step's end point is no candidate, as released. Gradients are cut: the answer is a constant.
     """
@@ -68,19 +73,21 @@ class GradientInference:
     @torch.no_grad()
     def __call__(self, slope: Slope, space: AnswerSpace, x: Tensor, logits: Tensor | None = None) -> Prediction:
         """Minimise the target whose value and gradient `slope` gives."""
-        y = self.start(space, x, logits).clone()
-        adam = torch.optim.Adam([y], lr=self.step_size, fused=True)
-        best, lowest = y.clone(), None
-        for _ in range(self.steps):
-            value, y.grad = slope(y)
+        y = self.start(space, x, logits)
+        mean, square = torch.zeros_like(y), torch.zeros_like(y)
+        best, lowest = y, None
+        for step in range(1, self.steps + 1):
+            value, gradient = slope(y)
             if lowest is None:
                 lowest = value
             else:
                 better = value < lowest
                 lowest = torch.where(better, value, lowest)
                 best = torch.where(_over(better, y), y, best)
-            adam.step()
-            y.copy_(space.project(y))
+            mean.lerp_(gradient, 1 - BETA1)
+            square.lerp_(space.share_scale(gradient.square()), 1 - BETA2)
+            scale = (square / (1 - BETA2**step)).sqrt_().add_(EPSILON)
+            y = space.project(y.addcdiv(mean, scale, value=-self.step_size / (1 - BETA1**step)))
         assert lowest is not None, "a search takes at least one step"
         lowest, which = lowest.min(0)  # over starts
         best = best[which, torch.arange(len(which), device=which.device)]

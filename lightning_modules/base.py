@@ -106,13 +106,21 @@ class Scheme(pl.LightningModule):
         others = [p for name, group in self._owned.items() if name != part for p in group]
         for p in others:
             p.requires_grad_(False)
-        torch.manual_seed(mix(self.seed, self.global_rank, self._names.index(part), self.steps[part]))
+        self._draw_from(self._names.index(part), self.steps[part])
         self.steps[part] += 1
         try:
             yield
         finally:
             for p in others:
                 p.requires_grad_(True)
+
+    def _draw_from(self, part: int, step: int) -> None:
+        """Seed the generators of the device. `torch.manual_seed` would queue a call, with its stack, for each
+        device kind that is not there."""
+        seed = mix(self.seed, self.global_rank, part, step)
+        torch.default_generator.manual_seed(seed)
+        if self.device.type == "cuda":
+            torch.cuda.manual_seed(seed)
 
     def on_train_epoch_end(self) -> None:
         """Log the mean loss of each part; stop where one is not finite.
@@ -139,7 +147,7 @@ class Scheme(pl.LightningModule):
         self._judge(batch)
 
     def _judge(self, batch: Batch) -> None:
-        torch.manual_seed(mix(self.seed, self.global_rank, -1, 0))  # searches may start at random
+        self._draw_from(-1, 0)  # searches may start at random
         self.metric.update(self.predict(batch), batch.y)
 
     def on_validation_epoch_end(self) -> None:
@@ -162,12 +170,26 @@ class Scheme(pl.LightningModule):
         self.metric.reset()
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Keep the step numbers: they are all the randomness there is."""
+        """Keep the step numbers, which are all the randomness there is, and nothing that takes code to read.
+
+        Built from config files, a scheme's hyperparameters are class paths and numbers; built by hand they are
+        objects, and stay out.
+        """
         checkpoint["scheme_steps"] = dict(self.steps)
+        if not _plain(checkpoint.get("hyper_parameters", {})):
+            del checkpoint["hyper_parameters"]
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Go on counting where the checkpoint was written."""
         self.steps = dict(checkpoint.get("scheme_steps", {}))
+
+
+def _plain(value: object) -> bool:
+    if isinstance(value, dict):
+        return all(map(_plain, value.values()))
+    if isinstance(value, list | tuple):
+        return all(map(_plain, value))
+    return value is None or isinstance(value, str | int | float)
 
 
 def mix(*numbers: int) -> int:

@@ -1,0 +1,78 @@
+# `make` or `make help` lists the targets. Nothing has to be run before any of them: they set up .venv themselves.
+
+PYTHON ?= python3
+EXTRAS ?= dev
+PYTHONS := $(PYTHON) $(filter-out $(PYTHON),python3 python3.14 python3.13 python3.12 python3.11)
+RUN := .venv/bin/python
+STAMP := .venv/.installed-$(EXTRAS)
+COMMA := ,
+TABLES = $(basename $(notdir $(wildcard conf/tables/*.yaml)))
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help setup test check reproduce table data clean needs-table
+
+help: ## List the targets.
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2} /^#  +\[/ {print substr($$0, 2)}' Makefile
+
+setup: $(STAMP) ## Make .venv with the pinned dependencies, when it is not there or out of date.
+#               [EXTRAS=dev,wandb,tensorboard,hf] [PYTHON=path/to/python3]
+	@:
+
+test: setup ## Run the tests. Those whose data is not there are skipped and say so.
+#               [ARGS="-k inference"]
+	@OMP_NUM_THREADS=1 $(RUN) -m pytest -q -n auto --maxprocesses=4 $(ARGS)
+
+check: setup ## Run the linters, the type checker, the import rules and the size budget.
+	@$(RUN) -m ruff check --quiet .
+	@$(RUN) -m ruff format --check --quiet . || { echo "Not formatted as ruff does it; run: $(RUN) -m ruff format ." >&2; exit 1; }
+	@$(RUN) -m scripts.check_size
+	@$(RUN) -c 'from importlinter.cli import lint_imports_command as main; main()' --no-logo
+	@$(RUN) -m mypy
+
+reproduce: needs-table setup ## Run what is not yet done of a paper's table and draw it: make reproduce TABLE=quickstart
+#               [ROWS=ce,dynamic_nce] [COLUMNS=bibtex,genbase] [SEEDS=0,1,2] [JOBS=2] [FRESH=1] [DRY=1]
+	@$(RUN) -m scripts.reproduce "$(TABLE)" $(if $(ROWS),--rows "$(ROWS)") $(if $(COLUMNS),--columns "$(COLUMNS)") \
+	    $(if $(SEEDS),--seeds "$(SEEDS)") $(if $(JOBS),--jobs "$(JOBS)") $(if $(FRESH),--fresh) $(if $(DRY),--dry-run)
+
+table: needs-table setup ## Draw a table again from the finished runs, without running any: make table TABLE=seal_mlc
+	@$(RUN) -m scripts.reproduce "$(TABLE)" --collect
+
+data: setup ## Fetch and verify the data sets, or one: make data DATASET=bibtex. LIST=1 shows them all.
+	@$(RUN) -m scripts.fetch_data $(subst $(COMMA), ,$(DATASET)) $(if $(LIST),--list)
+
+clean: ## Remove .venv and the tools' caches. Runs, results and data stay.
+	@rm -rf .venv .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache build *.egg-info
+	@find . -name __pycache__ -type d -not -path './runs/*' -not -path './data/*' -prune -exec rm -rf {} +
+
+needs-table:
+	@test -n "$(strip $(TABLE))" || { \
+	    echo "Which table? Name one, for example: make $(firstword $(MAKECMDGOALS)) TABLE=quickstart" >&2; \
+	    echo "There are: $(if $(TABLES),$(TABLES),none in conf/tables)" >&2; exit 1; }
+
+# The stamp is older than its sources when they changed, and is not there when an installation broke off.
+$(STAMP): pyproject.toml constraints.txt
+	@for python in $(PYTHONS); do \
+	    if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then found=$$python; break; fi; \
+	done; \
+	if [ -z "$$found" ]; then \
+	    echo "Python 3.11 or newer is needed, and none was found (looked for: $(PYTHONS))." >&2; \
+	    echo "Install it, or say where it is: make $(MAKECMDGOALS) PYTHON=path/to/python3" >&2; exit 1; \
+	fi; \
+	if ! $(RUN) -m pip --version >/dev/null 2>&1 && ! "$$found" -m venv --clear .venv; then \
+	    echo "$$found could not make .venv, see above. On Debian and Ubuntu: apt install python3-venv" >&2; exit 1; \
+	fi
+	@echo "Setting up .venv from constraints.txt: once, a few minutes, mostly downloads (log: .venv/install.log)."
+	@$(RUN) -m pip install --disable-pip-version-check -c constraints.txt -e ".[$(EXTRAS)]" >.venv/install.log 2>&1 & \
+	pip=$$!; trap 'kill $$pip; exit 130' INT TERM; \
+	while kill -0 $$pip 2>/dev/null; do \
+	    if [ -t 1 ]; then printf '\r\033[K%.78s' "$$(tail -n 1 .venv/install.log)"; fi; sleep 1; \
+	done; \
+	if [ -t 1 ]; then printf '\r\033[K'; fi; \
+	wait $$pip || { \
+	    grep -i error .venv/install.log >&2; \
+	    echo "The installation failed; .venv/install.log says it all. Once that is mended, run the same command again." >&2; \
+	    exit 1; }
+	@rm -f .venv/.installed-*
+	@touch $@
+	@echo "Set up."

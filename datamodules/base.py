@@ -1,0 +1,88 @@
+"""Data that lives whole on the trainer's device."""
+
+from abc import abstractmethod
+from dataclasses import dataclass
+
+import torch
+from pytorch_lightning import LightningDataModule
+from torch import Tensor
+
+from datamodules.batches import Batch, Batches
+from datamodules.errors import DataMismatch
+
+
+@dataclass(frozen=True)
+class Split:
+    """Inputs x (N, ...) and answers y (N, ...) of one part of the data; `mask` as in Batch."""
+
+    x: Tensor
+    y: Tensor
+    mask: Tensor | None = None
+
+    def to(self, device: torch.device) -> "Split":
+        """The same on a device."""
+        return Split(
+            self.x.to(device), self.y.to(device), None if self.mask is None else self.mask.to(device)
+        )
+
+
+class DeviceData(LightningDataModule):
+    """Three splits as tensors on the device, cut into batches of (seed, epoch).
+
+    Under several processes each trains on its share of every permutation. Validation and test are not shared
+    out: each process sees all of it, so that the numbers are those of one process.
+    """
+
+    def __init__(self, *, batch_size: int, eval_batch_size: int, seed: int) -> None:
+        super().__init__()
+        self.batch_size, self.eval_batch_size, self.seed = batch_size, eval_batch_size, seed
+        self.splits: dict[str, Split] = {}
+        self.checksums: dict[str, str] = {}  # sha256 of each file that was read, by name
+
+    @abstractmethod
+    def load(self) -> dict[str, Split]:
+        """The splits train, validation and test."""
+
+    @abstractmethod
+    def missing(self) -> str | None:
+        """One sentence on why the data cannot be had without a download, and what would get it; else None."""
+
+    def setup(self, stage: str | None = None) -> None:
+        """Load once, and put everything on the trainer's device."""
+        if not self.splits:
+            self.splits = self.load()
+            for part, split in self.splits.items():
+                if not len(split.x):
+                    raise DataMismatch(f"No row is left for {part}: give more rows, or another split.")
+        device = self.trainer.strategy.root_device if self.trainer else torch.device("cpu")
+        self.splits = {part: split.to(device) for part, split in self.splits.items()}
+
+    def train_dataloader(self) -> Batches:
+        """The training split in an order that depends on the seed and the epoch only."""
+        split, trainer = self.splits["train"], self.trainer
+        rank, world_size = (trainer.global_rank, trainer.world_size) if trainer else (0, 1)
+        return Batches(
+            split.x,
+            split.y,
+            mask=split.mask,
+            batch_size=self.batch_size,
+            seed=self.seed,
+            rank=rank,
+            world_size=world_size,
+        )
+
+    def val_dataloader(self) -> Batches:
+        """The validation split in its own order."""
+        return self._in_order("validation")
+
+    def test_dataloader(self) -> Batches:
+        """The test split in its own order."""
+        return self._in_order("test")
+
+    def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
+        """Nothing is moved: the batch was cut on the device."""
+        return batch if batch.x.device == device else batch.to(device)
+
+    def _in_order(self, part: str) -> Batches:
+        split = self.splits[part]
+        return Batches(split.x, split.y, mask=split.mask, batch_size=self.eval_batch_size)

@@ -1,0 +1,182 @@
+"""Fetch one file over HTTP so that nothing is ever half there.
+
+Bytes gather in `<name>.part`; a later start goes on where the last one stopped. The file gets its name only
+after its check has passed. Processes that want the same file wait for each other.
+"""
+
+import errno
+import http.client
+import os
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import BinaryIO
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+from datamodules.errors import DataCorrupt, DataNotFound, DiskFull
+
+TRIES = 4
+PATIENCE = 20  # seconds without an answer
+CHUNK = 1 << 16
+
+
+class _Broken(Exception):
+    """The connection broke off; another try may get further."""
+
+
+def download(url: str, target: Path, *, check: Callable[[bytes], None], size: int = 0) -> None:
+    """Bring the file behind `url` to `target`; `check` gets its bytes and raises what is wrong with them."""
+    part = target.with_name(target.name + ".part")
+    with room_for(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with _alone(part) as sink:
+            if target.exists():
+                return part.unlink()
+            try:
+                resumed = _length(sink) > 0
+                _gather(url, sink, size)
+                if resumed and not _passes(
+                    check, part
+                ):  # the part was of something else: once from the start
+                    sink.truncate(0)
+                    _gather(url, sink, size)
+                try:
+                    check(part.read_bytes())
+                except DataCorrupt:
+                    sink.truncate(0)
+                    raise
+                part.replace(target)
+            finally:
+                if part.exists() and not _length(sink):
+                    part.unlink()
+
+
+def write_whole(target: Path, content: bytes) -> None:
+    """Write a file that is there completely or not at all."""
+    with room_for(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as sink:
+            try:
+                sink.write(content)
+                sink.flush()
+                os.chmod(sink.name, 0o644)
+                Path(sink.name).replace(target)
+            except BaseException:
+                Path(sink.name).unlink(missing_ok=True)
+                raise
+
+
+def _passes(check: Callable[[bytes], None], part: Path) -> bool:
+    try:
+        check(part.read_bytes())
+    except DataCorrupt:
+        return False
+    return True
+
+
+@contextmanager
+def room_for(target: Path) -> Iterator[None]:
+    """Say in one sentence that a disk is full or a folder cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise DiskFull(
+                f"No room left to write {target} ({error.strerror}). Make room, or choose another folder "
+                "with DATA_DIR=/path; then run the same command again, what has arrived is kept."
+            ) from error
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
+            raise DataNotFound(
+                f"{target} cannot be written ({error.strerror}). Choose another folder with DATA_DIR=/path."
+            ) from error
+        raise
+
+
+@contextmanager
+def _alone(part: Path) -> Iterator[BinaryIO]:
+    """Open the part to append to it, when no other process does."""
+    while True:
+        with part.open("ab") as sink:
+            _wait_for_others(sink)
+            if part.exists() and os.path.samestat(os.fstat(sink.fileno()), part.stat()):
+                yield sink
+                return
+
+
+def _wait_for_others(sink: BinaryIO) -> None:
+    try:
+        import fcntl
+    except ImportError:  # no such locks on this system: one process at a time is up to the user
+        return
+    fcntl.flock(sink, fcntl.LOCK_EX)
+
+
+def _gather(url: str, sink: BinaryIO, size: int) -> None:
+    """Append to `sink` until the file is whole; a broken connection is taken up again."""
+    host = urllib.parse.urlsplit(url).netloc
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        bar = progress.add_task(url.rpartition("/")[2], total=size or None)
+        for attempt in range(1, TRIES + 1):
+            if size and _length(sink) > size:
+                sink.truncate(0)
+            if size and _length(sink) == size:
+                return
+            try:
+                for total in _receive(url, sink):
+                    progress.update(bar, completed=_length(sink), total=size or total)
+                return
+            except _Broken as error:
+                if attempt == TRIES:
+                    raise DataNotFound(f"{host} breaks off each time ({error})") from error
+
+
+def _receive(url: str, sink: BinaryIO) -> Iterator[int | None]:
+    """Append what the server sends from where the file ends; yields the size it announces."""
+    start = _length(sink)
+    with _ask(url, start) as response:
+        if start and response.status != http.HTTPStatus.PARTIAL_CONTENT:  # it sends the whole file only
+            sink.truncate(0)
+            start = 0
+        announced = response.headers.get("Content-Length")
+        total = start + int(announced) if announced else None
+        while piece := _piece(response):
+            sink.write(piece)
+            yield total
+    if total is not None and _length(sink) < total:
+        raise _Broken("the answer was too short")
+
+
+def _ask(url: str, start: int) -> http.client.HTTPResponse:
+    request = urllib.request.Request(url, headers={"Range": f"bytes={start}-"} if start else {})
+    try:
+        return urllib.request.urlopen(request, timeout=PATIENCE)
+    except urllib.error.HTTPError as error:
+        if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and start:
+            return _ask(url, 0)  # the part is longer than the file
+        raise DataNotFound(f"{url} answers {error.code} {error.reason}") from error
+    except urllib.error.URLError as error:
+        raise DataNotFound(
+            f"{urllib.parse.urlsplit(url).netloc} cannot be reached ({error.reason})"
+        ) from error
+    except (http.client.HTTPException, OSError) as error:
+        raise _Broken(error) from error
+
+
+def _piece(response: http.client.HTTPResponse) -> bytes:
+    try:
+        return response.read(CHUNK)
+    except (http.client.HTTPException, OSError) as error:
+        raise _Broken(error) from error
+
+
+def _length(sink: BinaryIO) -> int:
+    sink.flush()
+    return os.fstat(sink.fileno()).st_size

@@ -1,0 +1,196 @@
+"""Multi-label classification from ARFF files: the sets of the registry, or a user's own.
+
+Shapes: N rows, D features, L labels.
+"""
+
+from hashlib import sha256
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from scipy.sparse import csr_array, vstack
+
+from datamodules.base import DeviceData, Split
+from datamodules.encode import ENCODINGS, Filler, Matrix, dense
+from datamodules.errors import DataMismatch, DataNotFound
+from datamodules.readers.arff import ROOT_LABEL, ArffTable, read_arff
+from datamodules.registry import DataSet, data_set
+from datamodules.sources import Sources, unpack
+from datamodules.splits import PARTS, Rows, by_files, by_folds, fold_files, read_fold_table
+
+
+class MultiLabelData(DeviceData):
+    """Feature vectors x (N, D) float32 with label sets y (N, L); rows without a label are dropped.
+
+    Args:
+        num_features: D as the network gets it, after encoding.
+        num_labels: L.
+        name: a set of the registry; with `train`, any name.
+        train: a user's own ARFF file (.xz and .gz too) instead of a set of the registry.
+        validation: goes with `train`; left out, a share of the training rows.
+        test: goes with `train`; left out, a share of the training rows.
+        split: `folds10`: ten folds, six to train, two to validate, two to test. `files`: as the files
+            come, and a part without a file is a share of the training rows.
+        fold_folder: take the ten folds from files named like Bibtex-fold1.arff (KDIS) in this folder.
+        share: how much of the training rows a part without a file gets.
+        split_seed: draws those shares. It is not the run's seed: runs are compared on one split.
+        encoding: of nominal features. `released`: position in the declaration. `clean`: identifiers dropped,
+            of two values yes, true or 1 is 1, a column for each of more. `one_hot`: a column for each value.
+        scale: features to [0, 1], fitted on no rows, on `all` rows (as SEAL) or on those for `train`.
+        keep_root: keep the label above a class hierarchy, which every row has (as SEAL).
+        batch_size: rows of a training batch.
+        eval_batch_size: rows of a validation or test batch.
+        seed: draws the order of the training rows, with the epoch.
+        folder: where data is kept; left out, DATA_DIR or data/.
+        mirror: a folder to read data from; left out, DATA_MIRROR or ../shared/data. Empty: none.
+    """
+
+    def __init__(
+        self,
+        num_features: int = 0,
+        num_labels: int = 0,
+        *,
+        name: str = "own",
+        train: str | None = None,
+        validation: str | None = None,
+        test: str | None = None,
+        split: Literal["folds10", "files"] = "files",
+        fold_folder: str | None = None,
+        share: float = 0.2,
+        split_seed: int = 0,
+        encoding: Literal["released", "clean", "one_hot"] = "clean",
+        scale: Literal["none", "all", "train"] = "none",
+        keep_root: bool = True,
+        batch_size: int = 32,
+        eval_batch_size: int = 4096,
+        seed: int = 0,
+        folder: str | None = None,
+        mirror: str | None = None,
+    ) -> None:
+        super().__init__(batch_size=batch_size, eval_batch_size=eval_batch_size, seed=seed)
+        self.num_features, self.num_labels = num_features, num_labels
+        self.dataset = train if name == "own" else name
+        self.own = {part: path for part, path in zip(PARTS, (train, validation, test), strict=True) if path}
+        self.split, self.fold_folder = split, Path(fold_folder) if fold_folder else None
+        self.share, self.split_seed = share, split_seed
+        self.encoding, self.scale, self.keep_root = encoding, scale, keep_root
+        self.sources = Sources(folder, mirror)
+
+    def missing(self) -> str | None:
+        """See DeviceData.missing."""
+        try:
+            if self.fold_folder:
+                fold_files(self.fold_folder)
+            elif self.own:
+                self._own_files()
+            else:
+                return self.sources.missing(self._registered())
+        except DataNotFound as error:
+            return str(error)
+        return None
+
+    def prepare_data(self) -> None:
+        """Download what is not here."""
+        if not self.own and not self.fold_folder:
+            self.sources.fetch(self._registered())
+
+    def load(self) -> dict[str, Split]:
+        """Read, encode, split, drop rows without labels, scale; and compare sizes with the configuration."""
+        table, rows = self._read_folds() if self.fold_folder else self._read_files()
+        keep = slice(int(table.labels[0] == ROOT_LABEL and not self.keep_root), None)
+        x, y = ENCODINGS[self.encoding](table.x, table.features), table.y[:, keep]
+        self._check_sizes(x.shape[1], y.shape[1])
+        rows = {part: index[y[index].any(1)] for part, index in rows.items()}
+        fill = Filler(x if self.scale == "all" else x[rows["train"]], scale=self.scale != "none")
+        return {
+            part: Split(torch.from_numpy(fill(x[index])), torch.from_numpy(y[index]))
+            for part, index in rows.items()
+        }
+
+    def _registered(self) -> DataSet:
+        if self.dataset is None:
+            raise DataNotFound("No data is named. Give an ARFF file:  --data.train my-train.arff")
+        return data_set(self.dataset)
+
+    def _own_files(self) -> dict[str, Path]:
+        paths = {part: Path(path) for part, path in self.own.items()}
+        for part, path in paths.items():
+            if not path.is_file():
+                raise DataNotFound(f"There is no file {path} (--data.{part}). Correct the path.")
+        if "train" not in paths:
+            raise DataNotFound("A test or validation file of your own needs --data.train too.")
+        return paths
+
+    def _read_files(self) -> tuple[ArffTable, Rows]:
+        """The files of the parts, one after the other, and the rows of each part."""
+        if self.own:
+            contents = {str(path): unpack(path) for path in self._own_files().values()}
+            lengths_of = dict(zip(self.own, contents, strict=True))
+        else:
+            data = self._registered()
+            files = {part: data.files[part] for part in PARTS if part in data.files}
+            contents = {file.name: self.sources.read(data, file) for file in files.values()}
+            lengths_of = {part: file.name for part, file in files.items()}
+        tables = {file: self._read(file, content) for file, content in contents.items()}
+        lengths = {file: len(table.y) for file, table in tables.items()}
+        if self.split == "files":
+            parts = {part: lengths[file] for part, file in lengths_of.items()}
+            rows = by_files(parts, share=self.share, seed=self.split_seed)
+        else:
+            rows = by_folds(self._fold_table(lengths))
+        return _stack(tables), rows
+
+    def _read_folds(self) -> tuple[ArffTable, Rows]:
+        assert self.fold_folder
+        tables = {path.name: self._read(path.name, unpack(path)) for path in fold_files(self.fold_folder)}
+        fold = np.repeat(np.arange(1, 11), [len(table.y) for table in tables.values()])
+        return _stack(tables), by_folds(fold)
+
+    def _fold_table(self, lengths: dict[str, int]) -> np.ndarray:
+        data = None if self.own else self._registered()
+        if data is None or "folds" not in data.files:
+            raise DataNotFound(
+                f"{self.dataset} has no table of folds. Set split: files, or give ten files with fold_folder."
+            )
+        content = self.sources.read(data, data.files["folds"])
+        self._note("folds10.csv", content)
+        return read_fold_table(content, lengths, f"{data.name}/folds10.csv")
+
+    def _read(self, name: str, content: bytes) -> ArffTable:
+        self._note(name, content)
+        return read_arff(content, where=name, num_labels=self.num_labels)
+
+    def _note(self, name: str, content: bytes) -> None:
+        self.checksums[name] = sha256(content).hexdigest()
+
+    def _check_sizes(self, num_features: int, num_labels: int) -> None:
+        found, told = (num_features, num_labels), (self.num_features, self.num_labels)
+        if found != told:
+            raise DataMismatch(
+                f"{self.dataset} has {found[0]} features (encoding: {self.encoding}) and {found[1]} labels, "
+                f"the configuration says {told[0]} and {told[1]}. "
+                f"Set --data.num_features {found[0]} --data.num_labels {found[1]}."
+            )
+
+
+def _stack(tables: dict[str, ArffTable]) -> ArffTable:
+    """The rows of all files, which have to declare the same attributes."""
+    (first, table), *others = tables.items()
+    for name, other in others:
+        mine = [(a.name, a.values) for a in table.features] + list(table.labels)
+        its = [(a.name, a.values) for a in other.features] + list(other.labels)
+        if mine != its:
+            place = next((i for i, (a, b) in enumerate(zip(mine, its, strict=False)) if a != b), "the last")
+            raise DataMismatch(
+                f"{first} and {name} declare different attributes (the first that differs is {place}, "
+                "counted from 0, features before labels). All parts need the same header."
+            )
+    x: Matrix
+    if len({isinstance(part.x, csr_array) for part in tables.values()}) > 1:
+        x = np.concatenate([dense(part.x) for part in tables.values()])
+    elif isinstance(table.x, csr_array):
+        x = csr_array(vstack([part.x for part in tables.values()], format="csr"))
+    else:
+        x = np.concatenate([part.x for part in tables.values()])
+    return ArffTable(table.features, table.labels, x, np.concatenate([part.y for part in tables.values()]))

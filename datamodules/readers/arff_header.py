@@ -1,0 +1,122 @@
+"""The header of an ARFF file: relation and attributes."""
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+
+from datamodules.errors import ArffError
+
+QUOTED = r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*\""""
+ATTRIBUTE = re.compile(rf"""@attribute\s+({QUOTED}|(?!['"])(?:\\.|[^\s{{\\])+)\s*(.*)""", re.IGNORECASE)
+NUMERIC = re.compile(r"(?:numeric|real|integer)\s*(?:\[.*\]\s*)?(?:%.*)?", re.IGNORECASE)
+HIERARCHICAL = re.compile(r"hierarchical\s+(.+)", re.IGNORECASE)
+NOMINAL = re.compile(rf"""\{{((?:{QUOTED}|\\.|[^'"}}\\])*)\}}\s*(?:%.*)?""")
+CELL = re.compile(rf"""\s*({QUOTED}|(?:\\.|[^,'"\\])*?)\s*(,|$)""")
+MEKA = re.compile(r":.*?-C\s+(-?\d+)")
+ESCAPE = re.compile(r"\\(['\"\\%])")
+
+
+class Bad(ValueError):
+    """What is wrong with a line; whoever knows the line turns it into an ArffError."""
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """A column: numeric where `values` is None, else nominal with these values, in the order declared."""
+
+    name: str
+    values: tuple[str, ...] | None = None
+    line: int = 0
+
+    @cached_property
+    def codes(self) -> dict[str, float]:
+        """The position of each value."""
+        return {value: float(i) for i, value in enumerate(self.values or ())}
+
+    @property
+    def domain(self) -> str:
+        """The values as a person wants to see them."""
+        values = self.values or ()
+        return "{" + ", ".join(values[:6]) + (f", ... {len(values)} in all" if len(values) > 6 else "") + "}"
+
+
+@dataclass(frozen=True)
+class Header:
+    """Attributes; the column of a Clus class hierarchy; MEKA's number of labels (negative: at the end)."""
+
+    attributes: tuple[Attribute, ...]
+    first_row: int
+    hierarchy: int | None = None
+    meka_labels: int = 0
+    relation_line: int = 0
+
+
+def read_header(lines: list[str], where: str) -> Header:
+    """Read up to @data; `first_row` is the index of the line after it."""
+    attributes: list[Attribute] = []
+    hierarchy, meka, relation_line = None, 0, 0
+    for number, raw in enumerate(lines, 1):
+        line = raw.strip()
+        keyword = line[:10].split(None, 1)[0].lower() if line else ""
+        try:
+            if keyword == "@relation":
+                found = MEKA.search(line)
+                meka, relation_line = int(found[1]) if found else 0, number
+            elif keyword.startswith("@attribute"):
+                attribute, is_hierarchy = _attribute(line, number)
+                if is_hierarchy and hierarchy is not None:
+                    raise Bad("a second hierarchical class attribute; only one is supported")
+                hierarchy = len(attributes) if is_hierarchy else hierarchy
+                attributes.append(attribute)
+            elif keyword == "@data":
+                if not attributes:
+                    raise Bad("no attribute is declared before @data")
+                return Header(tuple(attributes), number, hierarchy, meka, relation_line)
+            elif line and not line.startswith("%"):
+                raise Bad(f"{_short(line)} is neither @relation, @attribute, @data nor a comment")
+        except Bad as error:
+            raise ArffError(f"{where}, line {number}: {error}. Correct this line.") from None
+    raise ArffError(f"{where}: there is no @data line, so no rows. Is the file truncated, or no ARFF file?")
+
+
+def _attribute(line: str, number: int) -> tuple[Attribute, bool]:
+    match = ATTRIBUTE.fullmatch(line)
+    if not match:
+        raise Bad("an attribute is declared as: @attribute name type")
+    name, kind = unquote(match[1]), match[2].strip()
+    if NUMERIC.fullmatch(kind):
+        return Attribute(name, None, number), False
+    if nominal := NOMINAL.fullmatch(kind):
+        values = split_cells(nominal[1])
+    elif hierarchical := HIERARCHICAL.fullmatch(kind):
+        values = [value.strip() for value in hierarchical[1].split(",")]
+    else:
+        raise Bad(
+            f"the attribute {name} has the type {_short(kind) or 'missing'}; give numeric or {{value, ...}}"
+        )
+    if "" in values or len(set(values)) < len(values):
+        raise Bad(f"the values of {name} have to be different and not empty")
+    return Attribute(name, tuple(values), number), not nominal
+
+
+def split_cells(text: str) -> list[str]:
+    """The cells of a comma-separated line, quotes and escapes resolved."""
+    cells, position, ended = [], 0, False
+    while not ended:
+        match = CELL.match(text, position)
+        if not match:
+            raise Bad(f"a quote is not closed, or not set around the whole value: {_short(text[position:])}")
+        cells.append(unquote(match[1]))
+        position, ended = match.end(), match[2] == ""
+    return cells
+
+
+def unquote(token: str) -> str:
+    """A name or value without its quotes and backslashes."""
+    if len(token) >= 2 and token[0] in "'\"" and token[-1] == token[0]:
+        token = token[1:-1]
+    return ESCAPE.sub(r"\1", token) if "\\" in token else token
+
+
+def _short(text: str) -> str:
+    return repr(text[:40] + "..." if len(text) > 40 else text) if text else ""

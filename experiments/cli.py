@@ -1,0 +1,119 @@
+"""Config files and options -> scheme, data, trainer.
+
+The one place that knows LightningCLI. Files are layered left to right, conf/trainer/default.yaml below them
+all; `${...}` is resolved after merging, so a reference may point into another file.
+"""
+
+import json
+import logging
+import sys
+import time
+import warnings
+from argparse import ArgumentError
+from pathlib import Path
+from typing import Any
+
+from jsonargparse import Namespace
+from omegaconf.errors import OmegaConfBaseException
+from pytorch_lightning import LightningDataModule, LightningModule
+from pytorch_lightning.cli import LightningArgumentParser, LightningCLI
+
+from experiments.advice import advise
+from experiments.errors import ConfigError
+
+BASE = Path("conf/trainer/default.yaml")
+BY_HAND = Path("runs/by_hand")
+
+Args = list[str] | dict[str, Any] | Namespace | None
+
+
+class TrainCLI(LightningCLI):
+    """LightningCLI as this project uses it: `model`, `data` and `trainer` are built, nothing runs yet."""
+
+    def __init__(self, args: Args = None, *, run_dir: str | None = None, base: Path | None = BASE) -> None:
+        self.base, self.run_dir = base, run_dir
+        super().__init__(
+            LightningModule,
+            LightningDataModule,
+            subclass_mode_model=True,
+            subclass_mode_data=True,
+            seed_everything_default=0,
+            save_config_callback=None,
+            parser_kwargs={"parser_mode": "omegaconf+", "exit_on_error": False, "allow_abbrev": False},
+            auto_configure_optimizers=False,
+            run=False,
+            args=args,
+        )
+
+    def init_parser(self, **kwargs: Any) -> LightningArgumentParser:
+        """Put the base layer below every other file."""
+        if self.base is not None and self.base.exists():
+            kwargs["default_config_files"] = [str(self.base)]
+        kwargs["description"] = "Train one run by hand: layer config files left to right, then options."
+        return super().init_parser(**kwargs)
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Where the run's files go; a config file refers to it as ${run_dir}."""
+        default = self.run_dir or by_hand_folder(sys.argv[1:])
+        parser.add_argument("--run_dir", type=str, default=default, help="folder of this run's files")
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: Args) -> None:
+        """Parse; a fault becomes one message with near matches."""
+        try:
+            self.config = _parse(parser, args)
+        except (ArgumentError, OmegaConfBaseException) as error:
+            files = config_files(args if isinstance(args, list) else sys.argv[1:])
+            raise ConfigError(advise(parser, str(error), files)) from None
+
+    def resolved(self) -> dict[str, Any]:
+        """The whole config, defaults written out, references resolved."""
+        text = self.parser.dump(self.config, format="json", skip_unset=False, skip_validation=True)
+        return {key: value for key, value in json.loads(text).items() if key != "config"}
+
+
+class ParseOnly(TrainCLI):
+    """The parser without its consequences: nothing is seeded, nothing is built."""
+
+    def __init__(self) -> None:
+        super().__init__([], run_dir="@run_dir")
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: Args) -> None:
+        """Wait for `resolve`."""
+
+    def _parse_ckpt_path(self) -> None: ...
+
+    def _set_seed(self) -> None: ...
+
+    def _add_instantiators(self) -> None: ...
+
+    def instantiate_classes(self) -> None: ...
+
+    def resolve(self, args: list[str]) -> dict[str, Any]:
+        """The resolved config these arguments lead to."""
+        super().parse_arguments(self.parser, args)
+        return self.resolved()
+
+
+def _parse(parser: LightningArgumentParser, args: Args) -> Namespace:
+    return parser.parse_object(args) if isinstance(args, dict | Namespace) else parser.parse_args(args)
+
+
+def by_hand_folder(arguments: list[str]) -> str:
+    """runs/by_hand/<name of the scheme's file>-<time>."""
+    files = config_files(arguments)
+    schemes = [f for f in files if Path(f).parent.name == "scheme"] or files or ["run"]
+    return str(BY_HAND / f"{Path(schemes[-1]).stem}-{time.strftime('%Y%m%d-%H%M%S')}")
+
+
+def config_files(arguments: list[str]) -> list[str]:
+    """The files a command line layers."""
+    files = [b for a, b in zip(arguments, [*arguments[1:], ""], strict=True) if a in ("--config", "-c")]
+    return files + [a.partition("=")[2] for a in arguments if a.startswith("--config=")]
+
+
+def hush() -> None:
+    """Keep Lightning's greetings and its advice for other kinds of data out of the log."""
+    for name in ("pytorch_lightning", "lightning_fabric", "lightning"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    for words in ("does not have many workers", "srun", "pytree", "LeafSpec", "exists and is not empty"):
+        warnings.filterwarnings("ignore", f".*{words}.*")

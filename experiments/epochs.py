@@ -1,0 +1,143 @@
+"""What a run writes each epoch: last.ckpt to go on from, progress.json to watch, metrics.csv to plot."""
+
+import csv
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pytorch_lightning import LightningModule, Trainer
+from pytorch_lightning.callbacks import Checkpoint, EarlyStopping, ModelCheckpoint
+
+from experiments import store
+
+TELL_EVERY = 0.5  # seconds; epochs may take milliseconds
+SAVING = 0.04  # share of the time that may go into last.ckpt
+
+Progress = dict[str, Any]
+Tell = Callable[[Progress], None]
+
+
+class EpochLog(Checkpoint):
+    """Keeps the files of a run up to date, so that it can be watched, and killed at any moment.
+
+    It is a Lightning `Checkpoint` to be called last: after the scheme has logged its epoch, EarlyStopping has
+    judged it and ModelCheckpoint has kept it. ModelCheckpoint's own `save_last` writes only when the best
+    changes, so last.ckpt is written here: with each new best, at the end, and else after every epoch, unless
+    epochs are so short that this would cost more than a few percent.
+    """
+
+    def __init__(self, folder: Path, facts: dict[str, Any], tell: Tell | None = None) -> None:
+        self.folder, self.facts, self.tell = folder, facts, tell
+        self.rows: list[dict[str, Any]] = []
+        self.header: list[str] = []
+        self.spent = self.told = self.saved = self.cost = 0.0
+        self.best: float | None = None
+        self.began = time.monotonic()
+
+    @property
+    def last(self) -> Path:
+        """The checkpoint to go on from."""
+        return self.folder / "checkpoints" / "last.ckpt"
+
+    @property
+    def seconds(self) -> float:
+        """Time spent on the epochs that are kept, over all sittings."""
+        return self.spent + time.monotonic() - self.began
+
+    def state_dict(self) -> dict[str, Any]:
+        """Time spent so far."""
+        return {"seconds": self.seconds}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on counting."""
+        self.spent = state_dict["seconds"]
+
+    def on_save_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Keep in the checkpoint whether training has ended with this epoch."""
+        checkpoint["training_ended"] = why_ended(trainer)
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Drop the rows of epochs that will be run again."""
+        self.began = time.monotonic()
+        self.rows = [r for r in read_rows(self.folder) if int(r["epoch"]) < trainer.current_epoch]
+        self.best = best_so_far(trainer)[1]
+        self._tell(trainer)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Add a row, save what to go on from, tell how far we are."""
+        metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
+        self.rows.append({"epoch": trainer.current_epoch, "seconds": round(self.seconds, 2), **metrics})
+        self._write()
+        best = best_so_far(trainer)[1]
+        due = time.monotonic() - self.saved > self.cost / SAVING
+        if due or best != self.best or why_ended(trainer):
+            began = time.monotonic()
+            trainer.save_checkpoint(self.last)
+            self.best, self.saved, self.cost = best, time.monotonic(), time.monotonic() - began
+        self._tell(trainer)
+
+    def _write(self) -> None:
+        names = list(dict.fromkeys(name for row in self.rows for name in row))
+        path = self.folder / "metrics.csv"
+        whole = names != self.header
+        try:
+            with path.open("w" if whole else "a", newline="") as file:
+                writer = csv.DictWriter(file, names)
+                if whole:
+                    writer.writeheader()
+                writer.writerows(self.rows if whole else self.rows[-1:])
+        except OSError as error:
+            raise store.StoreError(store.explain(error, path)) from error
+        self.header = names
+
+    def _tell(self, trainer: Trainer) -> None:
+        if time.monotonic() - self.told < TELL_EVERY:
+            return
+        self.told = time.monotonic()
+        monitor, best = best_so_far(trainer)
+        latest = trainer.callback_metrics.get(monitor)
+        progress = self.facts | {
+            "state": "running",
+            "epoch": len(self.rows),
+            "max_epochs": trainer.max_epochs,
+            "metric": monitor,
+            "latest": None if latest is None else float(latest),
+            "best": best,
+            "seconds": round(self.seconds, 2),
+        }
+        store.write(self.folder / "progress.json", json.dumps(progress), sure=False)
+        if self.tell:
+            self.tell(progress)
+
+
+def best_so_far(trainer: Trainer) -> tuple[str, float | None]:
+    """What validation is judged by, and the best of it."""
+    for callback in trainer.checkpoint_callbacks:
+        if isinstance(callback, ModelCheckpoint) and callback.monitor:
+            best = callback.best_model_score
+            return callback.monitor, None if best is None else float(best)
+    return "", None
+
+
+def why_ended(trainer: Trainer) -> str:
+    """Why training stops after this epoch, or nothing while it goes on."""
+    stopper = trainer.early_stopping_callback
+    if isinstance(stopper, EarlyStopping) and trainer.should_stop:
+        return f"{stopper.monitor} did not improve for {stopper.patience} epochs"
+    if trainer.max_epochs is not None and 0 <= trainer.max_epochs <= trainer.current_epoch + 1:
+        return f"max_epochs {trainer.max_epochs} reached"
+    return "asked to stop" if trainer.should_stop else ""
+
+
+def read_rows(folder: Path) -> list[dict[str, Any]]:
+    """The rows of metrics.csv; a last row that was cut off is left out."""
+    try:
+        with (folder / "metrics.csv").open(newline="") as file:
+            rows = list(csv.DictReader(file))
+    except OSError:
+        return []
+    return [row for row in rows if None not in row.values() and row["epoch"].isdigit()]

@@ -1,0 +1,34 @@
+"""Errors for people: one message that says what, where, and what to do next."""
+
+import difflib
+from collections.abc import Iterable
+
+MOST = 16  # names in a message
+
+
+class UserError(ValueError):
+    """Something the user can put right; scripts print it without a traceback."""
+
+
+class TableError(UserError):
+    """A table file, or a selection from it, that makes no sense."""
+
+
+class ConfigError(UserError):
+    """A config file or option that builds nothing."""
+
+
+class StoreError(UserError):
+    """Records or run folders that cannot be read or written."""
+
+
+def near(word: str, options: Iterable[str]) -> str:
+    """The options that look like `word`, or else all of them, as the end of a message."""
+    options = list(dict.fromkeys(options))
+    matches = difflib.get_close_matches(word, options, n=3, cutoff=0.5)
+    if matches:
+        return f"Did you mean {' or '.join(matches)}?"
+    if not options:
+        return "There are none."
+    more = f" and {len(options) - MOST} more" if len(options) > MOST else ""
+    return f"There are: {', '.join(options[:MOST])}{more}."

@@ -1,0 +1,92 @@
+"""Fit, test the best checkpoint, return the record: one run in this process, by hand or from a table."""
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+from experiments import record, store
+from experiments.cli import TrainCLI
+from experiments.epochs import EpochLog, Tell, read_rows
+from experiments.errors import UserError
+
+
+class RunError(UserError):
+    """A run that ended without numbers."""
+
+
+def fit_and_test(
+    cli: TrainCLI, folder: Path, facts: dict[str, Any], tell: Tell | None = None
+) -> store.Record:
+    """Train from the last checkpoint on, if there is one; the best one is tested, once."""
+    origin = record.source()
+    kept = _fit(cli, folder, EpochLog(folder, facts, tell))
+    best = folder / "checkpoints" / "best.ckpt"
+    if not best.exists():
+        raise RunError(f"no checkpoint in {best.parent}: training ended before its first epoch did.")
+    chosen = _load(best)["epoch"]
+    began = time.monotonic()
+    scores = cli.trainer.test(
+        cli.model, datamodule=cli.datamodule, ckpt_path=str(best), weights_only=True, verbose=False
+    )
+    inference = time.monotonic() - began
+    steps = getattr(cli.model, "steps", None)
+    return facts | {
+        "metrics": _metrics(read_rows(folder), chosen, scores),
+        "epochs": kept.get("epoch", -1) + 1,
+        "best_epoch": chosen,
+        "stopped": kept.get("training_ended", ""),
+        "seconds": round(_seconds(kept), 2),
+        "inference_seconds": round(inference, 3),
+        **record.peak_memory(),
+        "updates": dict(kept.get("scheme_steps") or (steps if isinstance(steps, dict) else {})),
+        "data": dict(getattr(cli.datamodule, "checksums", {})),
+        "versions": record.versions(),
+        **record.device(str(cli.trainer.strategy.root_device)),
+        "threads": torch.get_num_threads(),
+        **origin,
+        "finished": record.now(),
+    }
+
+
+def write_config(cli: TrainCLI, folder: Path) -> None:
+    """The resolved config, usable as --config."""
+    store.write(folder / "config.yaml", yaml.safe_dump(cli.resolved(), sort_keys=False))
+
+
+def _fit(cli: TrainCLI, folder: Path, log: EpochLog) -> dict[str, Any]:
+    """Train what is left to train; the last checkpoint."""
+    last = folder / "checkpoints" / "last.ckpt"
+    kept = _load(last) if last.exists() else {}
+    cli.trainer.callbacks.append(log)  # type: ignore[attr-defined]  # Lightning sets it elsewhere
+    if not kept.get("training_ended"):
+        start = str(last) if kept else None
+        cli.trainer.fit(cli.model, datamodule=cli.datamodule, ckpt_path=start, weights_only=True)
+        kept = _load(last) if last.exists() else {}
+    return kept
+
+
+def _load(path: Path) -> dict[str, Any]:
+    return torch.load(path, weights_only=True, map_location="cpu")
+
+
+def _metrics(
+    rows: list[dict[str, Any]], best: int, scores: Sequence[Mapping[str, float]]
+) -> dict[str, float]:
+    """The validation scores of the chosen epoch and the test scores."""
+    row = next((r for r in rows if int(r["epoch"]) == best), {})
+    found = {name: float(value) for name, value in row.items() if name.startswith("val/") and value != ""}
+    for name, value in ((k, float(v)) for score in scores for k, v in score.items()):
+        if not math.isfinite(value):
+            raise RunError(f"{name} is {value}: the run diverged, or the metric is undefined on this data.")
+        found[name] = value
+    return found
+
+
+def _seconds(kept: dict[str, Any]) -> float:
+    states = [s for key, s in kept.get("callbacks", {}).items() if key.startswith("EpochLog")]
+    return float(states[0]["seconds"]) if states else 0.0

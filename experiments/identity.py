@@ -1,0 +1,105 @@
+"""What a run is called: the hash of everything in its config that can change a number.
+
+Changing this file renames every run ever made. A test holds it still.
+"""
+
+import hashlib
+import json
+from typing import Any
+
+Tree = Any  # dicts, lists and scalars, as JSON has them
+
+FREE_TRAINER_KEYS = {
+    "logger",
+    "default_root_dir",
+    "enable_progress_bar",
+    "enable_model_summary",
+    "enable_autolog_hparams",
+    "log_every_n_steps",
+    "num_sanity_val_steps",
+    "profiler",
+    "detect_anomaly",
+    "model_registry",
+}
+FREE_CALLBACKS = (
+    "ProgressBar",
+    "ModelSummary",
+    "LearningRateMonitor",
+    "DeviceStatsMonitor",
+    "ThroughputMonitor",
+)
+FREE_CALLBACK_KEYS = {
+    "dirpath",
+    "filename",
+    "verbose",
+    "save_last",
+    "save_weights_only",
+    "save_on_exception",
+    "auto_insert_metric_name",
+    "enable_version_counter",
+    "log_rank_zero_only",
+}
+FREE_DATA_KEYS = {
+    "folder",
+    "data_folder",
+    "data_dir",
+    "root",
+    "mirror",
+    "mirror_folder",
+    "cache",
+    "cache_dir",
+    "download",
+    "offline",
+    "num_workers",
+    "workers",
+    "pin_memory",
+    "persistent_workers",
+    "prefetch_factor",
+}
+
+
+def identity(config: dict[str, Tree]) -> dict[str, Tree]:
+    """The part of a resolved config that can change a number.
+
+    None is left out: an argument that is None says the same as one that does not exist yet, so a class may
+    grow an option without renaming its finished runs.
+    """
+    kept = {key: value for key, value in config.items() if key != "run_dir"}
+    trainer = {k: v for k, v in kept.get("trainer", {}).items() if k not in FREE_TRAINER_KEYS}
+    callbacks = trainer.get("callbacks") or []
+    trainer["callbacks"] = [_without(FREE_CALLBACK_KEYS, c) for c in callbacks if not _is_free(c)]
+    kept["trainer"] = trainer
+    if "data" in kept:
+        kept["data"] = _without(FREE_DATA_KEYS, kept["data"])
+    return _without_none(kept)
+
+
+def run_id(kept: dict[str, Tree]) -> str:
+    """Sixteen hexadecimal digits of an identity."""
+    text = json.dumps(kept, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def difference(old: Tree, new: Tree, place: str = "") -> list[str]:
+    """Where two identities part, as `key: old -> new`."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        keys = sorted(old.keys() | new.keys())
+        return [d for k in keys for d in difference(old.get(k), new.get(k), f"{place}.{k}" if place else k)]
+    return [] if old == new else [f"{place}: {old!r} -> {new!r}"]
+
+
+def _is_free(callback: Tree) -> bool:
+    name, arguments = str(callback.get("class_path")), callback.get("init_args") or {}
+    return name.endswith(FREE_CALLBACKS) or ("ModelCheckpoint" in name and not arguments.get("monitor"))
+
+
+def _without(keys: set[str], tree: Tree) -> Tree:
+    if isinstance(tree, dict):
+        return {k: _without(keys, v) for k, v in tree.items() if k not in keys}
+    return [_without(keys, v) for v in tree] if isinstance(tree, list) else tree
+
+
+def _without_none(tree: Tree) -> Tree:
+    if isinstance(tree, dict):
+        return {k: _without_none(v) for k, v in tree.items() if v is not None}
+    return [_without_none(v) for v in tree] if isinstance(tree, list) else tree

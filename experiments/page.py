@@ -1,0 +1,114 @@
+"""A table as a Markdown page, results/<table>.md. Needs records only, no torch."""
+
+import html
+from pathlib import Path
+
+from rich.console import Console
+
+from experiments import store, words
+from experiments.render import show
+from experiments.spec import Table, read_table
+from experiments.summary import Cell, Summary, summarise
+
+
+def collect(name: str, console: Console) -> int:
+    """Draw what exists of a table; the exit code."""
+    render(read_table(name), console)
+    return 0
+
+
+def render(table: Table, console: Console) -> Summary:
+    """Print a table and write its page."""
+    summary = summarise(table, store.read_json(state_file(table.name)))
+    show(summary, console)
+    path = page_file(table.name)
+    text = markdown(summary)
+    if not path.exists() or path.read_text() != text:
+        store.write(path, text)
+    console.print(f"page: {path}", style="dim")
+    return summary
+
+
+def page_file(table: str) -> Path:
+    """The committed page of a table."""
+    return store.RESULTS / f"{table}.md"
+
+
+def state_file(table: str) -> Path:
+    """What the last start of a table knew: ids and missing columns."""
+    return store.RUNS / f".{table}.state.json"
+
+
+def markdown(summary: Summary) -> str:
+    """The page: table, legend, claims, notes, what is missing, what failed, what it took."""
+    table = summary.table
+    marks, notes = words.footnotes(summary)
+    source = ", ".join(f"{key} {value}" for key, value in table.source.items())
+    parts = [
+        f"# {_plain(table.title)}",
+        f"{_plain(source)}{'; ' if source else ''}metric `{table.metric.name}`"
+        + (f" x {table.metric.scale:g}" if table.metric.scale != 1 else "")
+        + f". Made by `make reproduce TABLE={table.name}`.",
+        grid(summary, marks),
+        words.LEGEND + " Bold: our best in a column. Grey and italic: a paper's number.",
+        _claims(summary),
+        _listed("Footnotes", [f"({i}) {_plain(note)}" for i, note in enumerate(notes, start=1)]),
+        _listed("Notes", [_plain(note) for note in table.notes]),
+        _listed("Failed runs", [f"{_plain(name)}: {_plain(why)}" for name, why in summary.failed.items()]),
+        _listed("Results file", [_plain(warning) for warning in summary.warnings]),
+        _plain(words.effort(summary)),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def grid(summary: Summary, marks: dict[str, list[int]]) -> str:
+    """The table alone."""
+    table = summary.table
+    heads = ["method", *(_plain(c.label) + _mark(marks, f"column {n}") for n, c in table.columns.items())]
+    lines = [heads, ["---", *("---:" for _ in table.columns)]]
+    best = {column: summary.best(column) for column in table.columns}
+    for name, row in table.rows.items():
+        label = _plain(row.label) + _mark(marks, f"row {name}")
+        cells = [_cell(summary, summary.cells[name, c], bold=best[c] == name) for c in table.columns]
+        lines.append([_grey(label) if row.cited else label, *cells])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _cell(summary: Summary, cell: Cell, *, bold: bool) -> str:
+    upper = _plain(words.ours(summary.table, cell)).replace("*", "\\*")
+    if cell.ours is None and cell.wanted and cell.column in summary.missing:
+        upper = "missing"
+    if bold:
+        upper = f"**{upper}**"
+    if cell.paper is None:
+        return upper
+    printed = _grey(words.sample(summary.table, cell.paper))
+    return f"{upper}<br>{printed}" if upper else printed
+
+
+def _claims(summary: Summary) -> str:
+    lines = []
+    for claim in summary.table.claims:
+        found = [v for v in summary.verdicts if v.claim is claim]
+        states = [v.state for v in found]
+        counts = ", ".join(f"{states.count(s)} {s}" for s in dict.fromkeys(states))
+        lines.append(f"- {_plain(claim.says)} (`{claim.holds}`): {counts}")
+        lines += [f"  - {_plain(line)}" for _, line in words.verdicts(summary, claim)]
+    return "\n".join(["## Claims of the paper", "", *lines]) if lines else ""
+
+
+def _listed(title: str, lines: list[str]) -> str:
+    return "\n".join([f"## {title}", "", *(f"- {line}" for line in lines)]) if lines else ""
+
+
+def _plain(text: str) -> str:
+    """Text that may stand in a Markdown table: no HTML of its own, no bar, no line break."""
+    return html.escape(" ".join(str(text).split()), quote=False).replace("|", "\\|")
+
+
+def _grey(text: str) -> str:
+    return f'<i style="color:gray">{text}</i>'
+
+
+def _mark(marks: dict[str, list[int]], key: str) -> str:
+    return "".join(f" <sup>({n})</sup>" for n in marks.get(key, []))

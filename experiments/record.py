@@ -1,0 +1,76 @@
+"""What a finished run leaves: numbers, and everything one would ask about them later."""
+
+import os
+import platform
+import resource
+import subprocess
+from datetime import UTC, datetime
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("torch", "pytorch-lightning", "torchmetrics", "jsonargparse", "numpy")
+
+
+def versions() -> dict[str, str]:
+    """The packages a number may depend on."""
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def source() -> dict[str, Any]:
+    """The commit, and whether the tree differs from it."""
+    commit = _git("rev-parse", "HEAD")
+    changes = _git("status", "--porcelain", "--untracked-files=no") if commit else None
+    return {"commit": commit, "dirty": None if changes is None else bool(changes)}
+
+
+def device(name: str) -> dict[str, Any]:
+    """What the run ran on; `name` is the device torch used."""
+    found: dict[str, Any] = {"device": name}
+    if name.startswith("cuda"):
+        import torch
+
+        found["device"] = torch.cuda.get_device_name(name)
+    return found | {"cpu": _cpu(), "cores": os.cpu_count()}
+
+
+def peak_memory() -> dict[str, float]:
+    """The largest this process has been, in MiB, and the same on its GPU."""
+    found = {"peak_memory_mib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1)}
+    import torch
+
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        found["peak_gpu_memory_mib"] = round(torch.cuda.max_memory_allocated() / 2**20, 1)
+    return found
+
+
+def now() -> str:
+    """UTC, to the second."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+@cache
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next(
+        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")),
+        platform.machine(),
+    )
+
+
+def _git(*arguments: str) -> str | None:
+    try:
+        done = subprocess.run(["git", *arguments], capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None

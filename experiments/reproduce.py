@@ -1,0 +1,136 @@
+"""A table from its file to its page: plan, run what is left, render."""
+
+import json
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.markup import escape
+
+from experiments import store, workers
+from experiments.board import board
+from experiments.compose import modules
+from experiments.errors import TableError
+from experiments.launch import Launch, adopt_finished
+from experiments.page import render, state_file
+from experiments.plan import Plan, Run, layers_of, make_plan
+from experiments.spec import Table, read_table, select
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What the user asks for, as typed: comma-separated names, or nothing for all."""
+
+    table: str
+    rows: str | None = None
+    columns: str | None = None
+    seeds: str | None = None
+    jobs: int = 0
+    fresh: bool = False
+
+
+def plan_of(selection: Selection, console: Console) -> Plan:
+    """Read the table, compose its cells, look up what is done."""
+    table = read_table(selection.table)
+    rows = select("row", selection.rows, [r for r, row in table.rows.items() if not row.cited])
+    columns = select("column", selection.columns, table.columns)
+    seeds = _seeds(selection, table)
+    for warning in store.read_results(table.name).warnings:
+        console.print(f"[yellow]{escape(warning)}[/yellow]", highlight=False)
+    cells = [layers_of(table, r, c) for r in table.rows for c in columns if table.has(r, c)]
+    context = workers.server(sorted({m for layers in cells for m in modules(layers)}))
+    jobs = selection.jobs or workers.cores()
+    with console.status(f"composing the runs of {table.name}"):
+        return make_plan(
+            table,
+            rows,
+            columns,
+            seeds,
+            parse=lambda layers: workers.parse_all(context, layers, jobs),
+            missing=lambda data: workers.missing_all(context, data),
+            fresh=selection.fresh,
+        )
+
+
+def reproduce(selection: Selection, console: Console) -> int:
+    """Run what is left of a table and render it; the exit code."""
+    plan = plan_of(selection, console)
+    table, jobs = plan.table, selection.jobs or workers.cores()
+    adopt_finished(plan, console.print)
+    keep_state(plan)
+    launch = Launch(
+        plan,
+        showing := board(console, table.metric.name, table.metric.scale, table.metric.digits),
+        workers.server(),
+        jobs=jobs,
+        threads=max(1, workers.cores() // jobs),
+        fresh=selection.fresh,
+    )
+    try:
+        with showing:
+            launch.work()
+    except KeyboardInterrupt:
+        console.print(
+            "\nStopped. Finished runs are kept; the same command goes on from the last epoch of the others."
+        )
+        return 130
+    finally:
+        render(table, console)
+    for run_id in launch.failed:
+        console.print(
+            f"traceback of {launch.names[run_id]}: {store.run_dir(run_id)}/error.txt",
+            style="red",
+            highlight=False,
+        )
+    return 1 if launch.failed or launch.blocked else 0
+
+
+def dry_run(selection: Selection, console: Console) -> int:
+    """Say what would run, in which order, and what is done, failed, waiting or missing."""
+    plan = plan_of(selection, console)
+    counts: dict[str, int] = {}
+    for run in plan.runs:
+        state, detail = state_of(plan, run)
+        counts[state] = counts.get(state, 0) + 1
+        console.print(
+            f"{state:8} {run.id}  {run.name}  [dim]{escape(detail)}[/dim]", highlight=False, soft_wrap=True
+        )
+    console.print(", ".join(f"{n} {state}" for state, n in counts.items()) or "nothing selected")
+    return 0
+
+
+def state_of(plan: Plan, run: Run) -> tuple[str, str]:
+    """The state of a run and what there is to say about it."""
+    if run.done:
+        return "done", ""
+    if reason := plan.reason(run):
+        return "missing", reason
+    if store.is_held(store.run_dir(run.id)):
+        return "running", "in another process"
+    by_id = {r.id: r for r in plan.runs}
+    needed = [by_id[i].name for i in run.needs.values() if not by_id[i].done]
+    left = store.read_json(store.run_dir(run.id) / "progress.json") or {}
+    if left.get("state") == "failed":
+        return "failed", f"{left.get('reason')} (will be tried again)"
+    if needed:
+        return "waiting", f"needs {', '.join(needed)}"
+    if (store.run_dir(run.id) / "checkpoints" / "last.ckpt").exists():
+        return "planned", f"goes on after epoch {left.get('epoch', '?')}"
+    return "planned", ""
+
+
+def keep_state(plan: Plan) -> None:
+    """Remember ids and missing columns for pages drawn without torch."""
+    old = store.read_json(state_file(plan.table.name)) or {}
+    ids = old.get("ids", {}) | {f"{r}/{c}/{s}": i for (r, c, s), i in plan.ids.items()}
+    store.write(state_file(plan.table.name), json.dumps({"ids": ids, "missing": plan.missing}))
+
+
+def _seeds(selection: Selection, table: Table) -> list[int]:
+    if not selection.seeds:
+        return list(table.seeds)
+    try:
+        return list(dict.fromkeys(int(seed) for seed in selection.seeds.split(",") if seed.strip()))
+    except ValueError:
+        raise TableError(
+            f"--seeds {selection.seeds} should be whole numbers with commas, such as 0,1,2."
+        ) from None

@@ -1,0 +1,286 @@
+"""A table file, read and checked: rows, columns, what the paper reports and claims.
+
+Everything a person can mistype in conf/tables/*.yaml is refused here, before anything runs.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+import yaml
+
+from experiments.claims import Claim, ClaimError, read_claim
+from experiments.errors import TableError, near
+
+Tree = Any  # what YAML gave
+
+TABLES = Path("conf/tables")
+TUNED = Path("conf/tuned")
+KEYS = {
+    "table": ("title source metric seeds columns rows reported reported_runs claims notes tuned").split(),
+    "metric": ["name", "scale", "digits", "better"],
+    "column": ["label", "config", "note", "unavailable", "tuned"],
+    "row": ["label", "config", "needs", "tuned", "set", "columns", "cited", "note"],
+    "claim": ["says", "holds", "on", "across"],
+    "source": ["paper", "table"],
+}
+
+
+@dataclass(frozen=True)
+class Metric:
+    """What stands in the cells, how it is printed, and which way is good."""
+
+    name: str
+    scale: float = 1.0
+    digits: int = 2
+    better: str = "higher"
+
+
+@dataclass(frozen=True)
+class Column:
+    """A dataset, usually."""
+
+    name: str
+    label: str
+    config: tuple[str, ...] = ()
+    note: str = ""
+    unavailable: str = ""
+    tuned: str = ""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A method: its config layers, the rows whose checkpoints it needs, and where it applies."""
+
+    name: str
+    label: str
+    config: tuple[str, ...] = ()
+    needs: dict[str, str] = field(default_factory=dict)
+    tuned: str = ""
+    set: dict[str, Any] = field(default_factory=dict)
+    columns: tuple[str, ...] | None = None
+    note: str = ""
+
+    @property
+    def cited(self) -> bool:
+        """Numbers from a paper, nothing of ours to run."""
+        return not self.config
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of a paper."""
+
+    name: str
+    title: str
+    source: dict[str, Any]
+    metric: Metric
+    seeds: tuple[int, ...]
+    columns: dict[str, Column]
+    rows: dict[str, Row]
+    reported: dict[str, dict[str, tuple[float, float | None]]]
+    reported_runs: int | None
+    claims: tuple[Claim, ...]
+    notes: tuple[str, ...]
+    tuned: str = ""
+
+    def has(self, row: str, column: str) -> bool:
+        """Whether this cell is one of ours to run."""
+        wanted = self.rows[row].columns
+        return not self.rows[row].cited and (wanted is None or column in wanted)
+
+    def layers(self, row: str, column: str) -> tuple[str, ...]:
+        """The config files of a cell, left to right, the base layer excepted."""
+        folder = TUNED / (self.tuned or self.name) / (self.columns[column].tuned or column)
+        tuned = folder / f"{self.rows[row].tuned or row}.yaml"
+        return (
+            *self.columns[column].config,
+            *self.rows[row].config,
+            *([str(tuned)] if tuned.exists() else []),
+        )
+
+
+def read_table(name: str) -> Table:
+    """Read conf/tables/<name>.yaml (or the file of that path)."""
+    path = Path(name) if name.endswith(".yaml") else TABLES / f"{name}.yaml"
+    if not path.exists():
+        names = sorted(p.stem for p in TABLES.glob("*.yaml"))
+        raise TableError(f"There is no table {name!r} (looked for {path}). {near(name, names)}")
+    try:
+        tree = yaml.load(path.read_text(), _Loader)  # a SafeLoader
+    except yaml.YAMLError as error:
+        raise TableError(f"{path} is not YAML: {error}") from None
+    return _Reader(path).table(tree)
+
+
+def select(kind: str, wanted: str | None, options: Iterable[Any]) -> list[Any]:
+    """Names of a comma-separated choice, in the table's order; all where nothing is chosen."""
+    options = list(options)
+    if not wanted:
+        return options
+    names = [w.strip() for w in wanted.split(",") if w.strip()]
+    for name in names:
+        if name not in map(str, options):
+            raise TableError(f"There is no {kind} {name!r} in this table. {near(name, map(str, options))}")
+    return [o for o in options if str(o) in names]
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML 1.2 booleans: `on` is a word, as it is in claims."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in pairs if tag != "tag:yaml.org,2002:bool"]
+    for first, pairs in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:bool", re.compile("^(?:true|True|false|False)$"), list("tTfF")
+)
+
+
+class _Reader:
+    """Turns the tree of one file into a Table, naming the place of every fault."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def table(self, tree: Tree) -> Table:
+        self._keys("table", "", tree)
+        for key in ("title", "metric", "seeds", "columns", "rows"):
+            if key not in tree:
+                self._fail(f"`{key}` is missing.")
+        columns = {str(n): self._column(str(n), t) for n, t in self._dict("columns", tree["columns"]).items()}
+        rows = {str(n): self._row(str(n), t, columns) for n, t in self._dict("rows", tree["rows"]).items()}
+        self._needs(rows)
+        self._tuned(str(tree.get("tuned") or self.path.stem), rows, columns)
+        return Table(
+            name=self.path.stem,
+            title=str(tree["title"]),
+            source=self._keys("source", "source", tree.get("source") or {}),
+            metric=self._metric(tree["metric"]),
+            seeds=self._seeds(tree["seeds"]),
+            columns=columns,
+            rows=rows,
+            reported=self._reported(tree.get("reported") or {}, rows, columns),
+            reported_runs=tree.get("reported_runs"),
+            claims=tuple(self._claim(i, t, rows, columns) for i, t in enumerate(tree.get("claims") or [])),
+            notes=tuple(map(str, tree.get("notes") or [])),
+            tuned=str(tree.get("tuned") or self.path.stem),
+        )
+
+    def _metric(self, tree: Tree) -> Metric:
+        metric = Metric(**self._keys("metric", "metric", tree))
+        if metric.better not in ("higher", "lower"):
+            self._fail(f"metric.better is {metric.better!r}; write higher or lower.")
+        return metric
+
+    def _column(self, name: str, tree: Tree) -> Column:
+        tree = self._keys("column", f"columns.{name}", tree)
+        config = self._files(f"columns.{name}.config", tree.pop("config", []))
+        return Column(name, str(tree.pop("label", name)), config, **tree)
+
+    def _row(self, name: str, tree: Tree, columns: dict[str, Column]) -> Row:
+        place = f"rows.{name}"
+        if not name.isidentifier():
+            self._fail(f"{place}: a row's name is letters, digits and _, so that claims can say it.")
+        tree = self._keys("row", place, tree)
+        config = self._files(f"{place}.config", tree.pop("config", []))
+        if bool(config) == bool(tree.pop("cited", not config)):
+            self._fail(f"{place}: a row has either `config` or `cited: true`.")
+        only = tree.pop("columns", None)
+        for column in only or []:
+            self._known(f"{place}.columns", "column", column, columns)
+        tree["columns"] = None if only is None else tuple(only)
+        return Row(name, str(tree.pop("label", name)), config, **tree)
+
+    def _needs(self, rows: dict[str, Row]) -> None:
+        for row in rows.values():
+            for key, needed in row.needs.items():
+                self._known(f"rows.{row.name}.needs.{key}", "row", needed, rows)
+                if rows[needed].cited:
+                    self._fail(f"rows.{row.name}.needs.{key}: {needed} is cited, it has no run to take from.")
+        for row in rows.values():
+            seen, todo = set(), [row.name]
+            while todo:
+                for needed in rows[todo.pop()].needs.values():
+                    if needed == row.name:
+                        self._fail(f"rows.{row.name}.needs leads back to itself.")
+                    if needed not in seen:
+                        seen.add(needed)
+                        todo.append(needed)
+
+    def _tuned(self, table: str, rows: dict[str, Row], columns: dict[str, Column]) -> None:
+        """A tuned file named by hand must be there for some column."""
+        folder = TUNED / table
+        there = sorted({path.stem for path in folder.glob("*/*.yaml")})
+        for row in rows.values():
+            if row.tuned:
+                self._known(
+                    f"rows.{row.name}.tuned (a file in {folder}/*)", "settings file", row.tuned, there
+                )
+        for column in columns.values():
+            if column.tuned:
+                folders = sorted(path.name for path in folder.glob("*"))
+                self._known(f"columns.{column.name}.tuned", f"folder in {folder}", column.tuned, folders)
+
+    def _seeds(self, seeds: Tree) -> tuple[int, ...]:
+        if (
+            not isinstance(seeds, list)
+            or not all(type(s) is int for s in seeds)
+            or len(set(seeds)) != len(seeds)
+        ):
+            self._fail(f"seeds is {seeds!r}; write a list of different whole numbers, such as [0, 1, 2].")
+        return tuple(seeds)
+
+    def _reported(
+        self, tree: Tree, rows: dict[str, Row], columns: dict[str, Column]
+    ) -> dict[str, dict[str, tuple[float, float | None]]]:
+        reported: dict[str, dict[str, tuple[float, float | None]]] = {}
+        for row, cells in self._dict("reported", tree).items():
+            self._known("reported", "row", row, rows)
+            for column, numbers in self._dict(f"reported.{row}", cells).items():
+                self._known(f"reported.{row}", "column", column, columns)
+                pair = numbers if isinstance(numbers, list) else [numbers]
+                if not 1 <= len(pair) <= 2 or not all(isinstance(p, int | float) for p in pair):
+                    self._fail(f"reported.{row}.{column} is {numbers!r}; write [mean, std] or one number.")
+                reported.setdefault(row, {})[column] = (pair[0], pair[1] if len(pair) == 2 else None)
+        return reported
+
+    def _claim(self, index: int, tree: Tree, rows: dict[str, Row], columns: dict[str, Column]) -> Claim:
+        place = f"claims[{index}]"
+        tree = self._keys("claim", place, tree)
+        for column in tree.get("on") or []:
+            self._known(f"{place}.on", "column", column, columns)
+        try:
+            return read_claim(tree, rows, columns)
+        except ClaimError as error:
+            self._fail(f"{place}: {error}")
+
+    def _files(self, place: str, names: Tree) -> tuple[str, ...]:
+        names = [names] if isinstance(names, str) else names
+        for name in names:
+            if not Path(name).exists():
+                siblings = [str(p) for p in Path(name).parent.glob("*.yaml")]
+                self._fail(f"{place}: there is no file {name}. {near(name, siblings)}")
+        return tuple(names)
+
+    def _keys(self, kind: str, place: str, tree: Tree) -> dict[str, Any]:
+        for key in self._dict(place or "the file", tree):
+            if key not in KEYS[kind]:
+                where = f"{place}.{key}" if place else key
+                self._fail(f"{where} is not a key of a {kind}. {near(str(key), KEYS[kind])}")
+        return dict(tree)
+
+    def _dict(self, place: str, tree: Tree) -> dict[Any, Any]:
+        if not isinstance(tree, dict):
+            self._fail(f"{place} should hold `name: value` pairs, not {tree!r}.")
+        return tree
+
+    def _known(self, place: str, kind: str, name: str, options: Iterable[str]) -> None:
+        if name not in options:
+            self._fail(f"{place}: there is no {kind} {name!r}. {near(str(name), options)}")
+
+    def _fail(self, message: str) -> NoReturn:
+        raise TableError(f"{self.path}: {message}")

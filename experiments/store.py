@@ -1,0 +1,171 @@
+"""Where runs live: folders under runs/, one line a finished run in results/<table>.jsonl.
+
+Two processes may work on one table: a run's folder and a results file are changed only under a lock, and
+files are replaced by rename, so a reader sees the old or the new one, never half of it.
+"""
+
+import errno
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from experiments.errors import StoreError
+
+RUNS = Path("runs")
+RESULTS = Path("results")
+
+Record = dict[str, Any]
+
+
+@dataclass
+class Records:
+    """The records of a results file, and what was wrong with it."""
+
+    records: list[Record] = field(default_factory=list)
+    broken: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+
+def run_dir(run_id: str) -> Path:
+    """The folder of a run."""
+    return RUNS / run_id
+
+
+def checkpoint(run_id: str) -> Path:
+    """The checkpoint a run chose on validation."""
+    return run_dir(run_id) / "checkpoints" / "best.ckpt"
+
+
+def results_file(table: str) -> Path:
+    """The committed records of a table."""
+    return RESULTS / f"{table}.jsonl"
+
+
+def read_results(table: str) -> Records:
+    """The records of a table; a broken line is reported with its number and costs nothing else."""
+    path, found = results_file(table), Records()
+    lines = path.read_text(errors="replace").splitlines() if path.exists() else []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+            {key: record[key] for key in ("id", "row", "column", "seed", "metrics")}
+            found.records.append(record)
+        except (ValueError, KeyError, TypeError) as error:
+            found.broken.append(line)
+            found.warnings.append(
+                f"{path}, line {number} is broken ({type(error).__name__}: {str(error)[:60]}). The rest is "
+                f"used; the line moves to {path.name}.broken at the next change, and its run is made again "
+                "unless runs/ still has it."
+            )
+    return found
+
+
+def read_record(run_id: str) -> Record | None:
+    """What a finished run left in its folder."""
+    return read_json(run_dir(run_id) / "record.json")
+
+
+def finished() -> dict[str, Record]:
+    """Every run on record in any table, by id."""
+    tables = sorted(p.stem for p in RESULTS.glob("*.jsonl"))
+    return {record["id"]: record for table in tables for record in read_results(table).records}
+
+
+def keep(table: str, records: list[Record]) -> None:
+    """Add records to a table; each replaces the one of the same row, column and seed."""
+    if not records:
+        return
+    path = results_file(table)
+    places = {_place(record) for record in records}
+    with locked(RESULTS / f".{table}.lock"):
+        old = read_results(table)
+        lines = [r for r in old.records if _place(r) not in places] + records
+        if old.broken:
+            with path.with_name(f"{path.name}.broken").open("a") as aside:
+                aside.writelines(f"{line}\n" for line in old.broken)
+        write(path, "".join(f"{json.dumps(line, sort_keys=False)}\n" for line in lines))
+
+
+def _place(record: Record) -> tuple[str, str, int]:
+    return record["row"], record["column"], record["seed"]
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """A small file of ours; None where it is absent or was cut off."""
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def write_json(path: Path, tree: dict[str, Any]) -> None:
+    """Replace a small file of ours."""
+    write(path, json.dumps(tree, indent=1))
+
+
+def write(path: Path, text: str, *, sure: bool = True) -> None:
+    """Replace a file at once: it is never there by half, and if `sure` it outlives a power cut."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with part.open("w") as file:
+            file.write(text)
+            file.flush()
+            if sure:
+                os.fsync(file.fileno())
+        part.replace(path)
+    except OSError as error:
+        raise StoreError(explain(error, path)) from error
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def explain(error: OSError, path: Path) -> str:
+    """A file-system fault in words, with what to do."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return (
+            f"The disk is full, {path} could not be written. Free some space (finished runs need only "
+            "record.json and checkpoints/best.ckpt) and give the same command again: it goes on where it was."
+        )
+    return f"{path} could not be written: {error.strerror or error}."
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold a lock file, waiting for it."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("a")
+    except OSError as error:
+        raise StoreError(explain(error, path)) from error
+    with file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def hold(folder: Path) -> Iterator[bool]:
+    """Hold a run for this process; False where another process has it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            yield False
+        else:
+            yield True
+
+
+def is_held(folder: Path) -> bool:
+    """Whether a living process works on this run."""
+    if not (folder / "lock").exists():
+        return False
+    with hold(folder) as free:
+        return not free

@@ -1,0 +1,169 @@
+"""Records -> what stands in each cell, and whether the paper's claims hold. Needs no torch.
+
+Numbers are in printed units from here on (x100 for F1, say).
+"""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from experiments import store
+from experiments.claims import Claim, holds
+from experiments.spec import Table
+
+NOT_YET = "not yet"
+ENOUGH = 3  # runs on both sides before a difference is tested
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Mean, sample standard deviation (None below two numbers) and how many numbers there are."""
+
+    mean: float
+    std: float | None
+    count: int
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Sample":
+        """Summarise numbers."""
+        return cls(
+            statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None, len(values)
+        )
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One row in one column: ours, the paper's, and what is wanted."""
+
+    row: str
+    column: str
+    ours: Sample | None
+    paper: Sample | None
+    wanted: int
+    stale: int = 0
+
+    @property
+    def difference(self) -> float | None:
+        """Ours minus the paper's."""
+        return None if self.ours is None or self.paper is None else self.ours.mean - self.paper.mean
+
+    @property
+    def p(self) -> float | None:
+        """How surprising that difference would be by chance."""
+        return None if self.ours is None or self.paper is None else welch(self.ours, self.paper)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A claim in one column (or across columns): holds, fails, or not yet."""
+
+    claim: Claim
+    column: str  # "" across columns
+    state: str
+    numbers: dict[str, float] = field(default_factory=dict)
+    lacking: tuple[str, ...] = ()
+    p: float | None = None
+    paper: bool | None = None
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Everything a rendering needs."""
+
+    table: Table
+    cells: dict[tuple[str, str], Cell]
+    verdicts: list[Verdict]
+    missing: dict[str, str]
+    failed: dict[str, str]
+    warnings: list[str]
+    records: list[store.Record]
+
+    def best(self, column: str) -> str | None:
+        """The row of ours that is best in a column."""
+        sign = 1 if self.table.metric.better == "higher" else -1
+        ours = {r: cell.ours.mean * sign for (r, c), cell in self.cells.items() if c == column and cell.ours}
+        return max(ours, key=lambda row: ours[row]) if len(ours) > 1 else None
+
+
+def summarise(table: Table, state: Mapping[str, Any] | None = None) -> Summary:
+    """Read the records of a table and judge its claims; `state` is what the last start knew."""
+    state = state or {}
+    found = store.read_results(table.name)
+    cells = {
+        (r, c): _cell(table, r, c, found.records, state.get("ids", {}))
+        for r in table.rows
+        for c in table.columns
+    }
+    return Summary(
+        table,
+        cells,
+        [v for claim in table.claims for v in judge(claim, cells)],
+        dict(state.get("missing", {})),
+        _failed(table, state.get("ids", {})),
+        found.warnings,
+        [r for r in found.records if (r["row"], r["column"]) in cells],
+    )
+
+
+def _cell(table: Table, row: str, column: str, records: list[store.Record], ids: Mapping[str, str]) -> Cell:
+    metric = table.metric
+    own = [r for r in records if (r["row"], r["column"]) == (row, column) and metric.name in r["metrics"]]
+    values = [r["metrics"][metric.name] * metric.scale for r in own]
+    stale = sum(ids.get(f"{row}/{column}/{r['seed']}", r["id"]) != r["id"] for r in own)
+    wanted = max(len(table.seeds), len(own)) if table.has(row, column) else 0
+    printed = table.reported.get(row, {}).get(column)
+    paper = Sample(printed[0], printed[1], table.reported_runs or 1) if printed else None
+    return Cell(row, column, Sample.of(values) if values else None, paper, wanted, stale)
+
+
+def judge(claim: Claim, cells: Mapping[tuple[str, str], Cell]) -> list[Verdict]:
+    """A verdict per column, or one for the mean over columns."""
+    if claim.across == "mean":
+        per_column = [{row: cells[row, column] for row in claim.rows} for column in claim.on]
+        return [_judge(claim, "", {row: [c[row] for c in per_column] for row in claim.rows})]
+    return [_judge(claim, column, {row: [cells[row, column]] for row in claim.rows}) for column in claim.on]
+
+
+def _judge(claim: Claim, column: str, rows: dict[str, list[Cell]]) -> Verdict:
+    printed = _numbers({r: [c.paper for c in cells] for r, cells in rows.items()})
+    paper = holds(claim, printed) if len(printed) == len(rows) else None
+    samples = {r: [c.ours if c.wanted else c.paper for c in cells] for r, cells in rows.items()}
+    numbers = _numbers(samples)
+    lacking = tuple(row for row in rows if row not in numbers)
+    if lacking:
+        return Verdict(claim, column, NOT_YET, numbers, lacking, paper=paper)
+    pair = [s[0] for s in samples.values() if len(s) == 1 and s[0]]
+    p = welch(pair[0], pair[1]) if len(pair) == 2 else None
+    return Verdict(claim, column, "holds" if holds(claim, numbers) else "fails", numbers, p=p, paper=paper)
+
+
+def _numbers(samples: Mapping[str, Sequence[Sample | None]]) -> dict[str, float]:
+    return {
+        row: statistics.fmean([s.mean for s in found if s])
+        for row, found in samples.items()
+        if found and all(found)
+    }
+
+
+def welch(a: Sample, b: Sample) -> float | None:
+    """Two-sided p of Welch's t-test; None where a side has fewer than three runs or no spread is known."""
+    if min(a.count, b.count) < ENOUGH or a.std is None or b.std is None:
+        return None
+    parts = [a.std**2 / a.count, b.std**2 / b.count]
+    if sum(parts) == 0:
+        return 1.0 if a.mean == b.mean else 0.0
+    from scipy.special import stdtr
+
+    freedom = sum(parts) ** 2 / (parts[0] ** 2 / (a.count - 1) + parts[1] ** 2 / (b.count - 1))
+    return float(2 * stdtr(freedom, -abs(a.mean - b.mean) / math.sqrt(sum(parts))))
+
+
+def _failed(table: Table, ids: Mapping[str, str]) -> dict[str, str]:
+    found = {}
+    for place, run_id in ids.items():
+        left = store.read_json(store.run_dir(run_id) / "progress.json") or {}
+        if left.get("state") == "failed" and place.split("/")[0] in table.rows:
+            found[place.replace("/", " / ")] = str(left.get("reason", ""))
+    return found

@@ -1,0 +1,97 @@
+"""How numbers and verdicts are said, the same on the terminal and on the page."""
+
+from experiments.claims import Claim
+from experiments.spec import Table
+from experiments.summary import NOT_YET, Cell, Sample, Summary, Verdict
+
+LEGEND = (
+    "mean ± sample standard deviation over seeds (done/wanted) [ours - paper]; below it the paper's number. "
+    "*: differs from the paper, Welch p < 0.05. †: made with an earlier config."
+)
+LEVEL = 0.05
+
+
+def number(table: Table, value: float, *, sign: bool = False) -> str:
+    """A number with the table's digits."""
+    return f"{value:{'+' if sign else ''}.{table.metric.digits}f}"
+
+
+def sample(table: Table, found: Sample) -> str:
+    """Mean ± std."""
+    spread = "" if found.std is None else f" ± {number(table, found.std)}"
+    return f"{number(table, found.mean)}{spread}"
+
+
+def ours(table: Table, cell: Cell) -> str:
+    """The upper line of a cell."""
+    if cell.ours is None:
+        return f"- (0/{cell.wanted})" if cell.wanted else ""
+    done = f" ({cell.ours.count}/{cell.wanted})" + ("†" if cell.stale else "")
+    gap = ""
+    if cell.difference is not None:
+        star = "*" if cell.p is not None and cell.p < LEVEL else ""
+        gap = f" [{number(table, cell.difference, sign=True)}{star}]"
+    return f"{sample(table, cell.ours)}{done}{gap}"
+
+
+def verdicts(summary: Summary, claim: Claim) -> list[tuple[str, str]]:
+    """State and line of each verdict on a claim; what waits for runs shares a line."""
+    found = [v for v in summary.verdicts if v.claim is claim]
+    lines = [(v.state, verdict(summary, v)) for v in found if v.state != NOT_YET]
+    waiting = [v for v in found if v.state == NOT_YET]
+    if waiting:
+        places = ", ".join(f"{_where(summary, v)} (no {' or '.join(v.lacking)})" for v in waiting)
+        lines.append((NOT_YET, f"{NOT_YET}: {places}"))
+    return lines
+
+
+def verdict(summary: Summary, found: Verdict) -> str:
+    """A verdict with its numbers."""
+    numbers = ", ".join(f"{row} {number(summary.table, value)}" for row, value in found.numbers.items())
+    chance = "" if found.p is None else f"; Welch p = {found.p:.2g}"
+    printed = "; the paper's own numbers fail it" if found.paper is False else ""
+    return f"{_where(summary, found)}: {found.state} ({numbers}{chance}{printed})"
+
+
+def _where(summary: Summary, found: Verdict) -> str:
+    return summary.table.columns[found.column].label if found.column else "mean over columns"
+
+
+def footnotes(summary: Summary) -> tuple[dict[str, list[int]], list[str]]:
+    """Numbered notes: which belong to a column (or row) and their texts."""
+    marks: dict[str, list[int]] = {}
+    texts: list[str] = []
+    table = summary.table
+    for name, column in table.columns.items():
+        empty = not any(cell.ours for (_, c), cell in summary.cells.items() if c == name)
+        reason = summary.missing.get(name)
+        notes = [column.note, f"Missing: {reason}" if reason else (column.unavailable if empty else "")]
+        _add(f"column {name}", notes, marks, texts)
+    for name, row in table.rows.items():
+        _add(f"row {name}", [row.note], marks, texts)
+    return marks, texts
+
+
+def _add(key: str, notes: list[str], marks: dict[str, list[int]], texts: list[str]) -> None:
+    for note in filter(None, notes):
+        if note not in texts:
+            texts.append(note)
+        marks.setdefault(key, []).append(texts.index(note) + 1)
+
+
+def effort(summary: Summary) -> str:
+    """How many runs, how long, on what."""
+    if not summary.records:
+        return "No run has finished yet."
+    hours = sum(float(r.get("seconds") or 0) for r in summary.records) / 3600
+    devices = sorted(
+        {r["cpu"] if r.get("device") == "cpu" else str(r.get("device")) for r in summary.records}
+    )
+    torches = sorted({r.get("versions", {}).get("torch", "?") for r in summary.records})
+    commits = sorted(
+        {f"{r['commit'][:9]}{'+' if r.get('dirty') else ''}" for r in summary.records if r.get("commit")}
+    )
+    return (
+        f"{len(summary.records)} runs, {hours:.1f} hours of training on {', '.join(devices)}; "
+        f"torch {', '.join(torches)}; commits {', '.join(commits) or 'unknown'} (+: with changes)."
+    )

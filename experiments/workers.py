@@ -1,0 +1,54 @@
+"""The fork server: torch and Lightning are imported once, then each run is a fork away.
+
+The process that plans and draws imports neither.
+"""
+
+import importlib
+import multiprocessing
+import os
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing.context import ForkServerContext
+from typing import Any
+
+from experiments.compose import Composed, Layers, compose
+
+PRELOAD = ["experiments.fit", "experiments.execute", "experiments.compose", "experiments.workers"]
+
+
+def cores() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def server(modules: Sequence[str] = ()) -> ForkServerContext:
+    """A context whose processes start with everything imported; the server starts with the first of them."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    context = multiprocessing.get_context("forkserver")
+    if modules:
+        context.set_forkserver_preload([*PRELOAD, *modules])  # counts only before the first process
+    return context
+
+
+def parse_all(context: ForkServerContext, cells: list[Layers], jobs: int) -> list[Composed]:
+    """Compose many cells, in forks."""
+    workers = min(jobs, 1 + len(cells) // 4)
+    with ProcessPoolExecutor(workers, mp_context=context) as pool:
+        return list(pool.map(compose, cells, chunksize=max(1, len(cells) // (4 * workers))))
+
+
+def missing_all(context: ForkServerContext, data: dict[str, dict[str, Any]]) -> dict[str, str]:
+    """Ask the data module of each column whether its data can be had."""
+    with ProcessPoolExecutor(1, mp_context=context) as pool:
+        reasons = list(pool.map(missing, data.values()))
+    return {column: reason for column, reason in zip(data, reasons, strict=True) if reason}
+
+
+def missing(config: dict[str, Any]) -> str | None:
+    """Why the data of this config cannot be had now, in one sentence."""
+    module, _, name = config["class_path"].rpartition(".")
+    try:
+        data = getattr(importlib.import_module(module), name)(**config.get("init_args", {}))
+        return data.missing() if hasattr(data, "missing") else None
+    except ValueError as error:
+        return " ".join(str(error).split())

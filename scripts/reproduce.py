@@ -1,0 +1,53 @@
+"""Reproduce a table: run what is not finished, render what is.
+
+python -m scripts.reproduce seal_mlc --rows ce,dynamic_nce --columns bibtex --seeds 0,1 --jobs 2
+"""
+
+import argparse
+import sys
+
+from rich.console import Console
+from rich.markup import escape
+
+from experiments.errors import UserError
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Parse, call, exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m scripts.reproduce", description=__doc__, allow_abbrev=False
+    )
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("table", help="a file of conf/tables, without .yaml")
+    parser.add_argument("--rows", help="only these rows, such as ce,dynamic_nce")
+    parser.add_argument("--columns", help="only these columns")
+    parser.add_argument("--seeds", help="these seeds instead of the table's, such as 0,1,2")
+    parser.add_argument("--jobs", type=int, default=0, help="runs at a time (default: one per core)")
+    parser.add_argument("--fresh", action="store_true", help="run again what is selected, finished or not")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="say what would run and what is done; run nothing"
+    )
+    parser.add_argument(
+        "--collect", action="store_true", help="draw it from the records there are; run nothing"
+    )
+    given = parser.parse_args(arguments)
+    console = Console(stderr=False)
+    try:
+        if given.collect:
+            from experiments.page import collect
+
+            return collect(given.table, console)
+        from experiments import reproduce as engine
+
+        given_names = (given.rows, given.columns, given.seeds)
+        chosen = engine.Selection(given.table, *given_names, jobs=given.jobs, fresh=given.fresh)
+        return engine.dry_run(chosen, console) if given.dry_run else engine.reproduce(chosen, console)
+    except UserError as error:
+        Console(stderr=True).print(f"[red]{escape(str(error))}[/red]", highlight=False, soft_wrap=True)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

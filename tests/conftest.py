@@ -1,0 +1,31 @@
+"""What all tests share: one thread a process, draws that repeat, and shape checks on the science.
+
+The shapes written in the annotations of energies, inference and losses are checked at every call in the
+tests: jaxtyping's import hook has beartype look at each argument and result.
+"""
+
+import os
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("WANDB_MODE", "offline")
+
+import hypothesis
+import pytest
+import torch
+from jaxtyping import install_import_hook
+
+CHECKED = ("energies", "inference", "losses")
+ROOT = Path(__file__).resolve().parent.parent
+
+install_import_hook(CHECKED, "shape_checks.checked")
+torch.set_num_threads(1)
+# Sizes are drawn the same way each time, and a slow machine is no failure.
+hypothesis.settings.register_profile("suite", deadline=None, derandomize=True)
+hypothesis.settings.load_profile("suite")
+
+
+@pytest.fixture
+def root() -> Path:
+    """The repository's own folder."""
+    return ROOT

@@ -1,0 +1,154 @@
+"""The loader's order is a function of (seed, epoch), alone and under Lightning, unbroken and resumed."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from pytorch_lightning import LightningModule, Trainer
+from pytorch_lightning.callbacks import ModelCheckpoint
+from torch import Tensor, nn
+
+from datamodules.base import Split
+from datamodules.batches import Batch, Batches
+from datamodules.generated import GeneratedData
+
+SIZES = st.integers(1, 40)
+
+
+def numbered(rows: int) -> tuple[Tensor, Tensor]:
+    """Row i is filled with i."""
+    x = torch.arange(rows, dtype=torch.float32)[:, None].expand(rows, 3).contiguous()
+    return x, torch.arange(rows, dtype=torch.uint8)[:, None]
+
+
+def order(batches: Batches) -> list[int]:
+    return [int(row) for batch in batches for row in batch.x[:, 0]]
+
+
+@given(SIZES, st.integers(1, 10), st.integers(0, 3), st.integers(0, 5))
+def test_an_epoch_visits_every_row_once(rows: int, batch_size: int, seed: int, epoch: int) -> None:
+    x, y = numbered(rows)
+    batches = Batches(x, y, batch_size=batch_size, seed=seed)
+    batches.set_epoch(epoch)
+    sizes = [len(batch.x) for batch in batches]
+    assert len(batches) == len(sizes)
+    assert all(size == batch_size for size in sizes[:-1])
+    assert sorted(order(batches)) == list(range(rows))
+
+
+def test_the_order_depends_on_seed_and_epoch_only() -> None:
+    x, y = numbered(50)
+
+    def drawn(seed: int, epoch: int) -> list[int]:
+        torch.rand(seed + epoch)  # the global generator plays no part
+        batches = Batches(x, y, batch_size=8, seed=seed)
+        batches.set_epoch(epoch)
+        return order(batches)
+
+    assert drawn(0, 3) == drawn(0, 3)
+    assert len({tuple(drawn(seed, epoch)) for seed in range(4) for epoch in range(4)}) == 16
+
+
+def test_without_a_seed_the_rows_keep_their_order() -> None:
+    assert order(Batches(*numbered(10), batch_size=4)) == list(range(10))
+
+
+def test_answers_are_floats_and_belong_to_their_inputs() -> None:
+    x, y = numbered(20)
+    mask = y.bool()
+    for batch in Batches(x, y, batch_size=6, seed=1, mask=mask):
+        assert batch.y.dtype == torch.float32
+        assert torch.equal(batch.x[:, :1], batch.y)
+        assert batch.mask is not None
+        assert torch.equal(batch.mask, batch.y.bool())
+
+
+@given(SIZES, st.integers(1, 4), st.integers(1, 7))
+def test_processes_share_an_epoch_without_overlap(rows: int, world_size: int, batch_size: int) -> None:
+    x, y = numbered(rows)
+    shares = [
+        Batches(x, y, batch_size=batch_size, seed=0, rank=rank, world_size=world_size)
+        for rank in range(world_size)
+    ]
+    taken = [order(share) for share in shares]
+    assert {len(rows_of) for rows_of in taken} == {rows // world_size}
+    assert len({row for rows_of in taken for row in rows_of}) == rows // world_size * world_size
+    assert all(len(share) == len(list(share)) for share in shares)
+
+
+class Diary(LightningModule):
+    """Writes down the first row of each training batch, by epoch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Linear(5, 3)
+        self.pages: dict[int, list[float]] = {}
+        self.seen: set[int] = set()
+        self.validated = 0
+
+    def training_step(self, batch: Batch, index: int) -> Tensor:
+        self.pages.setdefault(self.current_epoch, []).append(float(batch.x[0, 0]))
+        return nn.functional.binary_cross_entropy_with_logits(self.net(batch.x), batch.y)
+
+    def validation_step(self, batch: Batch, index: int) -> None:
+        self.validated += len(batch.x)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.Adam(self.parameters(), lr=0.01)
+
+
+def made_up(**options: int) -> GeneratedData:
+    return GeneratedData(5, 3, num_rows=100, batch_size=8, **options)
+
+
+def train(folder: Path, epochs: int, resume: Path | None = None) -> Diary:
+    torch.manual_seed(0)
+    keep = ModelCheckpoint(folder, save_last=True, save_on_train_epoch_end=True)
+    trainer = Trainer(
+        max_epochs=epochs,
+        callbacks=[keep],
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        accelerator="cpu",
+    )
+    diary = Diary()
+    trainer.fit(diary, made_up(seed=3), ckpt_path=resume)
+    return diary
+
+
+@pytest.mark.filterwarnings("ignore:.*checkpoint.*", "ignore:.*dirpath.*", "ignore:.*log_every_n_steps.*")
+def test_a_resumed_run_sees_the_batches_of_an_unbroken_one(tmp_path: Path) -> None:
+    whole = train(tmp_path / "whole", 4)
+    train(tmp_path / "broken", 2)
+    resumed = train(tmp_path / "broken", 4, tmp_path / "broken" / "last.ckpt")
+    assert set(resumed.pages) == {2, 3}
+    assert resumed.pages == {epoch: whole.pages[epoch] for epoch in (2, 3)}
+    assert whole.pages[0] != whole.pages[1]
+    for ours, theirs in zip(whole.parameters(), resumed.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_a_batch_on_the_right_device_is_handed_on_untouched() -> None:
+    data, batch = made_up(), Batch(torch.zeros(2, 5), torch.zeros(2, 3))
+    assert data.transfer_batch_to_device(batch, torch.device("cpu"), 0) is batch
+    moved = data.transfer_batch_to_device(batch, torch.device("meta"), 0)
+    assert moved.x.device.type == moved.y.device.type == "meta"
+
+
+def test_loading_happens_once_and_evaluation_takes_big_batches() -> None:
+    data = made_up(eval_batch_size=15)
+    data.setup("fit")
+    split = data.splits["train"]
+    data.setup("test")
+    assert data.splits["train"].x is split.x
+    assert [len(batch.x) for batch in data.val_dataloader()][:-1] == [15] * (len(data.val_dataloader()) - 1)
+    assert order(data.test_dataloader()) == [int(value) for value in data.splits["test"].x[:, 0]]
+
+
+def test_a_split_moves_with_its_mask() -> None:
+    split = Split(torch.zeros(2, 3), torch.zeros(2, 1), torch.ones(2, 1).bool()).to(torch.device("meta"))
+    assert split.mask is not None
+    assert {tensor.device.type for tensor in (split.x, split.y, split.mask)} == {"meta"}

@@ -1,0 +1,139 @@
+"""The ground the rest stands on: Makefile, pins, size budget, import rules, and how the scripts start."""
+
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import torch
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from losses.energy import margin
+from scripts import check_size
+
+# Folders of one machine, and the ways to name a package index.
+NOT_OURS_TO_TELL = re.compile(
+    r"(?<![\w.~])/(work|tmp|root|home|opt)/|(extra-)?index-url|find-links|pypi\.org/simple"
+)
+# Each takes a second or more; they are imported where they are used.
+SLOW_PACKAGES = {"transformers", "datasets", "wandb", "sklearn", "tensorboard", "pandas"}
+
+
+def run(root: Path, *command: str) -> subprocess.CompletedProcess:
+    """Run a command in the repository and return what it said."""
+    return subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=300)
+
+
+def committed(root: Path) -> list[Path]:
+    """The files that git has or would take."""
+    if not shutil.which("git") or not (root / ".git").exists():
+        pytest.skip("this is no git checkout")
+    names = run(root, "git", "ls-files", "--cached", "--others", "--exclude-standard", "-z").stdout
+    return [root / name for name in names.split("\0") if name and (root / name).is_file()]
+
+
+def packages_loaded(root: Path, *arguments: str) -> set[str]:
+    """The packages that one start of the interpreter imports; it has to succeed."""
+    answer = run(root, sys.executable, "-X", "importtime", *arguments)
+    timed = re.compile(r"^import time:.*\|(.*)$", flags=re.MULTILINE)
+    assert answer.returncode == 0, answer.stdout + timed.sub("", answer.stderr).strip()
+    modules = [module.strip() for module in timed.findall(answer.stderr)]
+    return {module.partition(".")[0] for module in modules}
+
+
+def test_make_help_names_every_target(root: Path) -> None:
+    targets = set(re.findall(r"^([a-z]+):", (root / "Makefile").read_text(), flags=re.MULTILINE))
+    shown = set(re.findall(r"^make ([a-z]+) +\S", run(root, "make", "help").stdout, flags=re.MULTILINE))
+    assert {"help", "setup", "test", "check", "reproduce", "table", "data", "clean"} <= targets
+    assert shown == targets
+
+
+@pytest.mark.parametrize("target", ["reproduce", "table"])
+def test_make_without_a_table_names_the_tables_there_are(root: Path, target: str) -> None:
+    answer = run(root, "make", target)
+    assert answer.returncode != 0
+    assert f"make {target} TABLE=" in answer.stderr
+    for table in (root / "conf" / "tables").glob("*.yaml"):
+        assert table.stem in answer.stderr
+
+
+def test_continuous_integration_runs_make_test_and_nothing_else(root: Path) -> None:
+    script = root / ".ci" / "run"
+    assert script.stat().st_mode & 0o111
+    assert re.findall(r"\bmake .*", script.read_text()) == ["make test"]
+
+
+def test_every_dependency_is_pinned_without_an_address(root: Path) -> None:
+    lines = (root / "constraints.txt").read_text().splitlines()
+    pins = [Requirement(line) for line in lines if not line.startswith("#")]
+    assert all(re.fullmatch(r"==[\w.]+", str(pin.specifier)) and not pin.url for pin in pins)
+    assert "torch==2.13.0" in lines
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    wanted = sum(project["optional-dependencies"].values(), project["dependencies"])
+    pinned = {canonicalize_name(pin.name): pin.specifier for pin in pins}
+    for requirement in map(Requirement, wanted):
+        version = str(pinned[canonicalize_name(requirement.name)]).removeprefix("==")
+        assert requirement.specifier.contains(version), requirement
+
+
+def test_no_committed_file_holds_a_machine_path_or_an_index_address(root: Path) -> None:
+    found = []
+    for path in committed(root):
+        if path.samefile(__file__):
+            continue
+        lines = path.read_bytes().decode("utf-8", errors="ignore").splitlines()
+        name = path.relative_to(root)
+        found += [
+            f"{name}:{n}: {line.strip()[:90]}"
+            for n, line in enumerate(lines, 1)
+            if NOT_OURS_TO_TELL.search(line)
+        ]
+    assert not found
+
+
+def test_every_file_and_function_keeps_the_size_budget(root: Path, capsys: pytest.CaptureFixture) -> None:
+    assert check_size.main([str(root)]) == 0, capsys.readouterr().err
+
+
+def test_a_long_function_is_named_with_its_line(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    (tmp_path / "losses").mkdir()
+    body = "    x = 0\n" * check_size.FUNCTION_LINES
+    (tmp_path / "losses" / "long.py").write_text(f"\ndef winding():\n{body}")
+    assert check_size.main([str(tmp_path)]) == 1
+    assert "losses/long.py:2: winding has 61 lines, at most 60" in capsys.readouterr().err
+
+
+def test_a_long_file_is_named(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    (tmp_path / "losses").mkdir()
+    (tmp_path / "losses" / "long.py").write_text("x = 0\n" * (check_size.FILE_LINES + 1))
+    assert check_size.main([str(tmp_path)]) == 1
+    assert "losses/long.py: 401 lines, at most 400" in capsys.readouterr().err
+
+
+def test_imports_go_downwards_only(root: Path) -> None:
+    command = "from importlinter.cli import lint_imports_command as main; main()"
+    answer = run(root, sys.executable, "-c", command, "--no-logo", "--no-cache")
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+
+
+def test_the_training_script_starts_without_the_slow_packages(root: Path) -> None:
+    assert not packages_loaded(root, "-m", "scripts.train", "--help") & SLOW_PACKAGES
+
+
+@pytest.mark.parametrize("script", ["reproduce", "fetch_data"])
+def test_a_script_that_trains_nothing_starts_without_torch(root: Path, script: str) -> None:
+    assert not packages_loaded(root, "-m", f"scripts.{script}", "--help") & {"torch", "pytorch_lightning"}
+
+
+def test_drawing_a_table_needs_no_torch(root: Path) -> None:
+    command = "import experiments.page, experiments.render, experiments.spec, experiments.summary"
+    assert not packages_loaded(root, "-c", command) & {"torch", "pytorch_lightning"}
+
+
+def test_a_wrong_shape_is_refused_in_the_tests() -> None:
+    with pytest.raises(Exception, match="guess_energy"):
+        margin(torch.zeros(3), torch.zeros(2, 4), torch.zeros(2, 3))

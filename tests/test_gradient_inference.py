@@ -1,0 +1,184 @@
+"""Gradient-based inference: every property for every start and every space."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from energies.base import Energy, SumEnergy
+from energies.mlc import LabelMixEnergy, LocalEnergy
+from energies.spaces import AnswerSpace, LabelSets, PixelMasks, TagSequences
+from inference.gradient import Blank, FromNet, GradientInference, Uniform, toward
+from inference.guesses import Adversarial, Case, CostAugmented, Minimum, Perturbed, Point, Sampled, Together, Truth
+from inference.released import SquashedMinimum, SquashedPoint
+from losses.objectives import Margin, Regression
+from networks.mlp import LabelMLP
+
+B = 3
+MASK = torch.tensor([[True, True], [True, False], [True, True]])
+
+
+class Bowl(Energy):
+    """Squared distance to a point; its minimum over a box or simplex is the projection of that point."""
+
+    def __init__(self, center: Tensor) -> None:
+        super().__init__()
+        self.center = torch.nn.Parameter(center)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return (y - self.center).square().flatten(y.dim() - self.center.dim() + 1).sum(-1)
+
+
+SPACES: dict[str, tuple[AnswerSpace, tuple[int, ...]]] = {
+    "sets": (LabelSets(4), (B, 4)),
+    "tags": (TagSequences(3).over(MASK), (B, 2, 3)),
+    "masks": (PixelMasks(2, 3), (B, 2, 3)),
+}
+STARTS = {"blank": Blank(), "net": FromNet(), "uniform": Uniform(4)}
+
+
+@pytest.fixture(params=SPACES)
+def bowl(request: pytest.FixtureRequest) -> tuple[AnswerSpace, Bowl, Tensor]:
+    torch.manual_seed(0)
+    space, shape = SPACES[request.param]
+    center = 2 * torch.randn(shape)
+    if isinstance(space, TagSequences):
+        center = center * space.real.unsqueeze(-1)
+    return space, Bowl(center), torch.randn(shape)
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_a_known_minimum_is_found_and_the_feasible_set_is_never_left(
+    bowl: tuple[AnswerSpace, Bowl, Tensor], start: str
+) -> None:
+    space, energy, logits = bowl
+    seen: list[Tensor] = []
+    inner = energy.slope(logits)
+
+    def watched(y: Tensor) -> tuple[Tensor, Tensor]:
+        seen.append(y.clone())
+        return inner(y)
+
+    found = GradientInference(STARTS[start], steps=300, step_size=0.05)(watched, space, logits, logits)
+    want = space.project(energy.center.detach())
+    torch.testing.assert_close(found.y, want, atol=0.02, rtol=0)
+    for y in seen:
+        torch.testing.assert_close(space.project(y), y)
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_the_answer_is_never_worse_than_the_start(bowl: tuple[AnswerSpace, Bowl, Tensor], start: str) -> None:
+    space, energy, logits = bowl
+    torch.manual_seed(5)
+    begin = STARTS[start](space, logits, logits)
+    torch.manual_seed(5)
+    found = GradientInference(STARTS[start], steps=5, step_size=3.0)(energy.slope(logits), space, logits, logits)
+    assert (found.energy <= energy(logits, begin).min(0).values + 1e-6).all()
+    torch.testing.assert_close(found.energy, energy(logits, found.y).detach())
+
+
+def test_the_end_point_of_the_last_step_is_no_candidate() -> None:
+    space, energy = LabelSets(2), Bowl(torch.ones(1, 2))
+    x = torch.zeros(1, 2)
+    found = GradientInference(Blank(), steps=1, step_size=0.5)(energy.slope(x), space, x)
+    assert found.y.tolist() == [[0, 0]] and found.steps == 1
+
+
+def test_steps_are_those_of_projected_adam() -> None:
+    space, energy, x = LabelSets(2), Bowl(torch.tensor([[0.9, 0.2]])), torch.zeros(1, 2)
+    seen: list[Tensor] = []
+    inner = energy.slope(x)
+
+    def watched(y: Tensor) -> tuple[Tensor, Tensor]:
+        seen.append(y[0].clone())
+        return inner(y)
+
+    GradientInference(Blank(), steps=6, step_size=0.1)(watched, space, x)
+    y = torch.zeros(1, 2, requires_grad=True)
+    adam = torch.optim.Adam([y], lr=0.1)
+    for got in seen:
+        torch.testing.assert_close(got, y.detach())
+        adam.zero_grad()
+        energy(x, y).sum().backward()
+        adam.step()
+        with torch.no_grad():
+            y.clamp_(0, 1)
+
+
+def spen_case(logits: Tensor | None = None) -> Case:
+    torch.manual_seed(2)
+    energy = SumEnergy(LocalEnergy(LabelMLP(3, 5, width=6)), LabelMixEnergy(5, 4))
+    y = torch.tensor([[1.0, 0, 0, 1, 0], [0, 1, 0, 0, 0]])
+    return Case(energy, Regression(), LabelSets(5), torch.randn(2, 3), y, logits)
+
+
+def test_targets_follow_the_chain_rule() -> None:
+    case = spen_case()
+    y = torch.rand(3, 2, 5)
+    target = lambda e, guess: torch.tanh(e) - 2 * case.space.cost(guess, case.y)  # noqa: E731
+    value, gradient = toward(case.energy.slope(case.x), target)(y)
+    leaf = y.clone().requires_grad_()
+    want = target(case.energy(case.x, leaf), leaf)
+    want.sum().backward()
+    torch.testing.assert_close(value, want.detach())
+    torch.testing.assert_close(gradient, leaf.grad)
+
+
+def test_cost_augmented_guesses_violate_the_margin_more_than_the_plain_minimum() -> None:
+    case = spen_case()
+    search = GradientInference(Blank(), steps=100, step_size=0.1)
+
+    def violation(y: Tensor) -> Tensor:
+        return case.space.cost(y, case.y) - case.energy(case.x, y).detach()
+
+    case = Case(case.energy, Margin(), case.space, case.x, case.y)
+    assert (violation(CostAugmented(search)(case).y) >= violation(Minimum(search)(case).y) - 1e-5).all()
+
+
+def test_adversarial_guesses_have_the_higher_regression_loss() -> None:
+    case = spen_case()
+    search = GradientInference(Blank(), steps=30, step_size=0.1)
+    loss = {
+        name: case.objective(case.energy, case.space, case.x, case.y, guess(case)).item()
+        for name, guess in {"adversarial": Adversarial(search), "minimum": Minimum(search)}.items()
+    }
+    assert loss["adversarial"] >= loss["minimum"]
+
+
+def test_guesses_of_a_net_are_what_they_say() -> None:
+    logits = torch.randn(2, 5, requires_grad=True)
+    case = spen_case(logits)
+    point = Point()(case).y
+    torch.testing.assert_close(point[0], logits.detach().sigmoid())
+    perturbed = Perturbed(4, std=0.5)(case).y
+    assert perturbed.shape == (4, 2, 5) and not perturbed.requires_grad
+    torch.testing.assert_close(perturbed[-1], point[0])  # the clean one comes last
+    assert (perturbed[:-1] != point).all()
+    sampled = Sampled(6)(case)
+    assert sampled.y.shape == (6, 2, 5) and sampled.y.dtype == torch.bool
+    torch.testing.assert_close(SquashedPoint()(case).y, point.sigmoid())
+    together = Together([Point(), Truth()])(case).y
+    torch.testing.assert_close(together[1], case.y)
+
+
+def test_perturbation_has_the_standard_deviation_it_names() -> None:
+    case = spen_case(torch.zeros(2, 5))
+    noise = Perturbed(20_001, std=0.7)(case).y[:-1].logit()
+    assert noise.std().item() == pytest.approx(0.7, rel=0.02)
+
+
+def test_squashed_guesses_stay_between_one_half_and_its_sigmoid() -> None:
+    y = SquashedMinimum(GradientInference(Blank(), steps=20, step_size=0.5))(spen_case()).y
+    assert y.min() >= 0.5 and y.max() <= torch.tensor(1.0).sigmoid() + 1e-6
+
+
+def test_guesses_without_a_net_say_what_is_missing() -> None:
+    with pytest.raises(ValueError, match="give it a `guesser`"):
+        Sampled(3)(spen_case())
+    with pytest.raises(ValueError, match="guesser"):
+        Minimum(GradientInference(FromNet()))(spen_case())
+
+
+def test_no_gradient_reaches_the_parameters_through_a_search() -> None:
+    case = spen_case()
+    GradientInference(Blank(), steps=3)(case.energy.slope(case.x), case.space, case.x)
+    assert all(p.grad is None for p in case.energy.parameters())
