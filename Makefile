@@ -24,7 +24,7 @@ test: setup ## Run the tests. Those whose data is not there are skipped and say 
 	@OMP_NUM_THREADS=1 $(RUN) -m pytest -q -n auto --maxprocesses=4 $(ARGS)
 
 check: setup ## Run the linters, the type checker, the import rules and the size budget.
-	@$(RUN) -m ruff check --quiet .
+	@$(RUN) -m ruff check --quiet --output-format concise .
 	@$(RUN) -m ruff format --check --quiet . || { echo "Not formatted as ruff does it; run: $(RUN) -m ruff format ." >&2; exit 1; }
 	@$(RUN) -m scripts.check_size
 	@$(RUN) -c 'from importlinter.cli import lint_imports_command as main; main()' --no-logo

@@ -15,10 +15,11 @@ from typing import Any
 
 from jsonargparse import Namespace
 from omegaconf.errors import OmegaConfBaseException
-from pytorch_lightning import LightningDataModule, LightningModule
+from pytorch_lightning import LightningDataModule, LightningModule, Trainer
 from pytorch_lightning.cli import LightningArgumentParser, LightningCLI
 
 from experiments.advice import advise
+from experiments.epochs import EpochLog
 from experiments.errors import ConfigError
 
 BASE = Path("conf/trainer/default.yaml")
@@ -64,6 +65,13 @@ class TrainCLI(LightningCLI):
         except (ArgumentError, OmegaConfBaseException) as error:
             files = config_files(args if isinstance(args, list) else sys.argv[1:])
             raise ConfigError(advise(parser, str(error), files)) from None
+
+    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+        """Add what keeps the run's files."""
+        trainer = super().instantiate_trainer(**kwargs)
+        self.log = EpochLog(Path(self.config["run_dir"]))
+        trainer.callbacks.append(self.log)  # type: ignore[attr-defined]  # Lightning sets it elsewhere
+        return trainer
 
     def resolved(self) -> dict[str, Any]:
         """The whole config, defaults written out, references resolved."""

@@ -28,8 +28,10 @@ class EpochLog(Checkpoint):
     epochs are so short that this would cost more than a few percent.
     """
 
-    def __init__(self, folder: Path, facts: dict[str, Any], tell: Tell | None = None) -> None:
-        self.folder, self.facts, self.tell = folder, facts, tell
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.facts: dict[str, Any] = {}  # what progress.json says of the run besides
+        self.tell: Tell | None = None
         self.rows: list[dict[str, Any]] = []
         self.header: list[str] = []
         self.spent = self.told = self.saved = self.cost = 0.0

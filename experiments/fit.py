@@ -11,7 +11,7 @@ import yaml
 
 from experiments import record, store
 from experiments.cli import TrainCLI
-from experiments.epochs import EpochLog, Tell, read_rows
+from experiments.epochs import Tell, read_rows
 from experiments.errors import UserError
 
 
@@ -24,7 +24,8 @@ def fit_and_test(
 ) -> store.Record:
     """Train from the last checkpoint on, if there is one; the best one is tested, once."""
     origin = record.source()
-    kept = _fit(cli, folder, EpochLog(folder, facts, tell))
+    cli.log.facts, cli.log.tell = facts, tell
+    kept = _fit(cli)
     best = folder / "checkpoints" / "best.ckpt"
     if not best.exists():
         raise RunError(f"no checkpoint in {best.parent}: training ended before its first epoch did.")
@@ -58,12 +59,12 @@ def write_config(cli: TrainCLI, folder: Path) -> None:
     store.write(folder / "config.yaml", yaml.safe_dump(cli.resolved(), sort_keys=False))
 
 
-def _fit(cli: TrainCLI, folder: Path, log: EpochLog) -> dict[str, Any]:
+def _fit(cli: TrainCLI) -> dict[str, Any]:
     """Train what is left to train; the last checkpoint."""
-    last = folder / "checkpoints" / "last.ckpt"
+    last = cli.log.last
     kept = _load(last) if last.exists() else {}
-    cli.trainer.callbacks.append(log)  # type: ignore[attr-defined]  # Lightning sets it elsewhere
-    if not kept.get("training_ended"):
+    ended = kept.get("training_ended", "")
+    if not ended or ended.startswith("max_epochs"):  # there may be more epochs now
         start = str(last) if kept else None
         cli.trainer.fit(cli.model, datamodule=cli.datamodule, ckpt_path=start, weights_only=True)
         kept = _load(last) if last.exists() else {}

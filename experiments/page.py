@@ -64,12 +64,12 @@ def markdown(summary: Summary) -> str:
 def grid(summary: Summary, marks: dict[str, list[int]]) -> str:
     """The table alone."""
     table = summary.table
-    heads = ["method", *(_plain(c.label) + _mark(marks, f"column {n}") for n, c in table.columns.items())]
-    lines = [heads, ["---", *("---:" for _ in table.columns)]]
-    best = {column: summary.best(column) for column in table.columns}
+    heads = ["method", *(_plain(c.label) + _mark(marks, f"column {n}") for n, c in summary.columns.items())]
+    lines = [heads, ["---", *("---:" for _ in summary.columns)]]
+    best = {column: summary.best(column) for column in summary.columns}
     for name, row in table.rows.items():
         label = _plain(row.label) + _mark(marks, f"row {name}")
-        cells = [_cell(summary, summary.cells[name, c], bold=best[c] == name) for c in table.columns]
+        cells = [_cell(summary, summary.cells[name, c], bold=best[c] == name) for c in summary.columns]
         lines.append([_grey(label) if row.cited else label, *cells])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 

@@ -99,7 +99,14 @@ def make_plan(
     waiting = {column for r in plan.runs if not r.done for _, column in r.places}
     data = {c: config["data"] for (_, c), config in configs.items() if c in waiting and config.get("data")}
     plan.missing = missing(data) if data else {}
+    plan.runs = [run for run in plan.runs if not _stands_by(plan, run, columns)]
     return plan
+
+
+def _stands_by(plan: Plan, run: Run, columns: list[str]) -> bool:
+    """Whether a run is of columns only that stand in for others, whose data is here."""
+    others = [plan.table.columns[column].instead_of for _, column in run.places]
+    return all(other in columns and other not in plan.missing for other in others)
 
 
 def _configs(

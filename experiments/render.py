@@ -70,7 +70,7 @@ def _split(summary: Summary, width: int) -> list[list[str]]:
     label = max(len(row.label) for row in table.rows.values()) + 8
     groups: list[list[str]] = [[]]
     used = label
-    for column in table.columns:
+    for column in summary.columns:
         cells = [words.ours(table, summary.cells[row, column]) for row in table.rows]
         need = 3 + max(len(table.columns[column].label) + 4, *(len(c) for c in cells))
         if groups[-1] and used + need > width:

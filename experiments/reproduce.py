@@ -8,7 +8,7 @@ from rich.markup import escape
 
 from experiments import store, workers
 from experiments.board import board
-from experiments.compose import modules
+from experiments.compose import Composed, Layers, modules
 from experiments.errors import TableError
 from experiments.launch import Launch, adopt_finished
 from experiments.page import render, state_file
@@ -28,8 +28,8 @@ class Selection:
     fresh: bool = False
 
 
-def plan_of(selection: Selection, console: Console) -> Plan:
-    """Read the table, compose its cells, look up what is done."""
+def plan_of(selection: Selection, console: Console, *, fetch: bool) -> Plan:
+    """Read the table, compose its cells, look up what is done, and what data is not here."""
     table = read_table(selection.table)
     rows = select("row", selection.rows, [r for r, row in table.rows.items() if not row.cited])
     columns = select("column", selection.columns, table.columns)
@@ -39,21 +39,25 @@ def plan_of(selection: Selection, console: Console) -> Plan:
     cells = [layers_of(table, r, c) for r in table.rows for c in columns if table.has(r, c)]
     context = workers.server(sorted({m for layers in cells for m in modules(layers)}))
     jobs = selection.jobs or workers.cores()
-    with console.status(f"composing the runs of {table.name}"):
-        return make_plan(
-            table,
-            rows,
-            columns,
-            seeds,
-            parse=lambda layers: workers.parse_all(context, layers, jobs),
-            missing=lambda data: workers.missing_all(context, data),
-            fresh=selection.fresh,
-        )
+
+    def parse(layers: list[Layers]) -> list[Composed]:
+        with console.status(f"composing {len(layers)} cells of {table.name}"):
+            return workers.parse_all(context, layers, jobs)
+
+    return make_plan(
+        table,
+        rows,
+        columns,
+        seeds,
+        parse=parse,
+        missing=lambda data: workers.missing_all(context, data, fetch=fetch),
+        fresh=selection.fresh,
+    )
 
 
 def reproduce(selection: Selection, console: Console) -> int:
     """Run what is left of a table and render it; the exit code."""
-    plan = plan_of(selection, console)
+    plan = plan_of(selection, console, fetch=True)
     table, jobs = plan.table, selection.jobs or workers.cores()
     adopt_finished(plan, console.print)
     keep_state(plan)
@@ -86,7 +90,7 @@ def reproduce(selection: Selection, console: Console) -> int:
 
 def dry_run(selection: Selection, console: Console) -> int:
     """Say what would run, in which order, and what is done, failed, waiting or missing."""
-    plan = plan_of(selection, console)
+    plan = plan_of(selection, console, fetch=False)
     counts: dict[str, int] = {}
     for run in plan.runs:
         state, detail = state_of(plan, run)

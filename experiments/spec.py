@@ -21,7 +21,7 @@ TUNED = Path("conf/tuned")
 KEYS = {
     "table": ("title source metric seeds columns rows reported reported_runs claims notes tuned").split(),
     "metric": ["name", "scale", "digits", "better"],
-    "column": ["label", "config", "note", "unavailable", "tuned"],
+    "column": ["label", "config", "note", "unavailable", "tuned", "instead_of"],
     "row": ["label", "config", "needs", "tuned", "set", "columns", "cited", "note"],
     "claim": ["says", "holds", "on", "across"],
     "source": ["paper", "table"],
@@ -48,6 +48,7 @@ class Column:
     note: str = ""
     unavailable: str = ""
     tuned: str = ""
+    instead_of: str = ""  # the column this one stands in for when its data cannot be had
 
 
 @dataclass(frozen=True)
@@ -221,6 +222,9 @@ class _Reader:
                     f"rows.{row.name}.tuned (a file in {folder}/*)", "settings file", row.tuned, there
                 )
         for column in columns.values():
+            self._known(
+                f"columns.{column.name}.instead_of", "column", column.instead_of or column.name, columns
+            )
             if column.tuned:
                 folders = sorted(path.name for path in folder.glob("*"))
                 self._known(f"columns.{column.name}.tuned", f"folder in {folder}", column.tuned, folders)

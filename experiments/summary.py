@@ -11,7 +11,7 @@ from typing import Any
 
 from experiments import store
 from experiments.claims import Claim, holds
-from experiments.spec import Table
+from experiments.spec import Column, Table
 
 NOT_YET = "not yet"
 ENOUGH = 3  # runs on both sides before a difference is tested
@@ -80,6 +80,12 @@ class Summary:
     warnings: list[str]
     records: list[store.Record]
 
+    @property
+    def columns(self) -> dict[str, Column]:
+        """The columns to draw: one that stands in for another only if it was needed."""
+        filled = {column for (_, column), cell in self.cells.items() if cell.ours}
+        return {n: c for n, c in self.table.columns.items() if not c.instead_of or n in filled}
+
     def best(self, column: str) -> str | None:
         """The row of ours that is best in a column."""
         sign = 1 if self.table.metric.better == "higher" else -1
@@ -96,15 +102,20 @@ def summarise(table: Table, state: Mapping[str, Any] | None = None) -> Summary:
         for r in table.rows
         for c in table.columns
     }
-    return Summary(
+    summary = Summary(
         table,
         cells,
-        [v for claim in table.claims for v in judge(claim, cells)],
+        [],
         dict(state.get("missing", {})),
         _failed(table, state.get("ids", {})),
         found.warnings,
         [r for r in found.records if (r["row"], r["column"]) in cells],
     )
+    shown = summary.columns
+    summary.verdicts.extend(
+        v for claim in table.claims for v in judge(claim, cells) if not v.column or v.column in shown
+    )
+    return summary
 
 
 def _cell(table: Table, row: str, column: str, records: list[store.Record], ids: Mapping[str, str]) -> Cell:

@@ -62,7 +62,7 @@ def footnotes(summary: Summary) -> tuple[dict[str, list[int]], list[str]]:
     marks: dict[str, list[int]] = {}
     texts: list[str] = []
     table = summary.table
-    for name, column in table.columns.items():
+    for name, column in summary.columns.items():
         empty = not any(cell.ours for (_, c), cell in summary.cells.items() if c == name)
         reason = summary.missing.get(name)
         notes = [column.note, f"Missing: {reason}" if reason else (column.unavailable if empty else "")]

@@ -8,6 +8,7 @@ import multiprocessing
 import os
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from multiprocessing.context import ForkServerContext
 from typing import Any
 
@@ -37,18 +38,24 @@ def parse_all(context: ForkServerContext, cells: list[Layers], jobs: int) -> lis
         return list(pool.map(compose, cells, chunksize=max(1, len(cells) // (4 * workers))))
 
 
-def missing_all(context: ForkServerContext, data: dict[str, dict[str, Any]]) -> dict[str, str]:
-    """Ask the data module of each column whether its data can be had."""
+def missing_all(
+    context: ForkServerContext, data: dict[str, dict[str, Any]], *, fetch: bool
+) -> dict[str, str]:
+    """Ask the data module of each column whether its data can be had, and let it fetch what is not here."""
     with ProcessPoolExecutor(1, mp_context=context) as pool:
-        reasons = list(pool.map(missing, data.values()))
+        reasons = list(pool.map(partial(missing, fetch=fetch), data.values()))
     return {column: reason for column, reason in zip(data, reasons, strict=True) if reason}
 
 
-def missing(config: dict[str, Any]) -> str | None:
+def missing(config: dict[str, Any], *, fetch: bool) -> str | None:
     """Why the data of this config cannot be had now, in one sentence."""
     module, _, name = config["class_path"].rpartition(".")
     try:
         data = getattr(importlib.import_module(module), name)(**config.get("init_args", {}))
-        return data.missing() if hasattr(data, "missing") else None
+        reason = data.missing() if hasattr(data, "missing") else None
+        if reason and fetch:
+            data.prepare_data()
+            reason = data.missing()
+        return reason
     except ValueError as error:
         return " ".join(str(error).split())

@@ -10,8 +10,11 @@ from torch import Tensor, nn
 OURS = ("networks.", "energies.")
 
 
-class CheckpointUnusable(ValueError):
-    """A checkpoint is not there, or does not hold the part that was asked for."""
+class CheckpointUnusable(RuntimeError):
+    """A checkpoint is not there, or does not hold the part that was asked for.
+
+    Not a ValueError: config parsers take those for a value of the wrong type, and bury the message.
+    """
 
 
 def load_part(checkpoint: str, part: str) -> nn.Module:

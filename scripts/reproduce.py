@@ -12,7 +12,7 @@ from rich.markup import escape
 from experiments.errors import UserError
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main(arguments: list[str] | None = None, console: Console | None = None) -> int:
     """Parse, call, exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m scripts.reproduce", description=__doc__, allow_abbrev=False
@@ -31,7 +31,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--collect", action="store_true", help="draw it from the records there are; run nothing"
     )
     given = parser.parse_args(arguments)
-    console = Console(stderr=False)
+    console = console or Console()
     try:
         if given.collect:
             from experiments.page import collect
@@ -43,7 +43,8 @@ def main(arguments: list[str] | None = None) -> int:
         chosen = engine.Selection(given.table, *given_names, jobs=given.jobs, fresh=given.fresh)
         return engine.dry_run(chosen, console) if given.dry_run else engine.reproduce(chosen, console)
     except UserError as error:
-        Console(stderr=True).print(f"[red]{escape(str(error))}[/red]", highlight=False, soft_wrap=True)
+        console.stderr = True
+        console.print(f"[red]{escape(str(error))}[/red]", highlight=False, soft_wrap=True)
         return 2
     except KeyboardInterrupt:
         return 130

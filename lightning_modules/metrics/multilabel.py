@@ -50,6 +50,7 @@ class MultiLabelScores(Metric):
     def choose_threshold(self) -> None:
         """Fix the candidate with the best example_f1 so far."""
         self.threshold.copy_(self.candidates[self.f1_sum.argmax()])
+        self._computed = None  # what torchmetrics keeps of an earlier compute()
 
     def compute(self) -> dict[str, Tensor]:
         """The four scores, in [0, 1]."""

@@ -1,0 +1,244 @@
+"""A toy table end to end: needs, failures, missing data, kills, two processes, Ctrl-C. Real training throughout."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from toy_world import World, until, world  # noqa: F401 (a fixture)
+
+SLOW = {"model.init_args.pause": 0.15, "trainer.max_epochs": 12}
+
+
+def finish(process: "subprocess.Popen[str]") -> tuple[int, str]:
+    said, _ = process.communicate(timeout=60)
+    return process.returncode, said
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    return torch.load(run / "checkpoints/best.ckpt", weights_only=True)["state_dict"]
+
+
+def test_a_table_runs_in_order_records_what_it_did_and_runs_nothing_twice(world: World) -> None:  # noqa: F811
+    code, said = world.reproduce("--jobs", "2")
+    assert code == 1  # wild diverges
+    done = {(r["row"], r["column"], r["seed"]): r for r in world.records()}
+    assert set(done) == {(row, "easy", seed) for row in ("plain", "taught") for seed in (0, 1)}
+    assert said.index("done    plain / easy / seed 0") < said.index("start   taught / easy / seed 0")
+    assert "failed  wild / easy / seed 0: the loss is NaN in epoch 2: try a smaller learning rate" in said
+    assert "waits   after / easy / seed 0: needs wild / easy / seed 0: the loss is NaN" in said
+    assert "Missing: nowhere.arff is not there" in said
+
+    record = done["taught", "easy", 0]
+    run = Path("runs") / record["id"]
+    assert record["config"]["model"]["init_args"]["teacher"] == done["plain", "easy", 0]["id"]
+    assert record["epochs"] == 5 and record["stopped"] == "max_epochs 5 reached"
+    assert set(record["metrics"]) == {"val/example_f1", "test/example_f1"}
+    assert {"seconds", "versions", "device", "threads", "commit", "dirty", "finished", "data"} <= set(record)
+    assert json.loads((run / "record.json").read_text())["metrics"] == record["metrics"]
+    rows = list(csv.DictReader((run / "metrics.csv").open()))
+    assert [row["epoch"] for row in rows] == ["0", "1", "2", "3", "4"]
+    assert float(rows[record["best_epoch"]]["val/example_f1"]) == record["metrics"]["val/example_f1"]
+    assert "Traceback" in (world.run_of("wild") / "error.txt").read_text()
+
+    before = Path("results/toy.jsonl").read_bytes()
+    _, said = world.reproduce()
+    assert "start   plain" not in said and "start   wild" in said  # a failed run is tried again
+    assert Path("results/toy.jsonl").read_bytes() == before
+
+
+def test_a_dry_run_says_what_would_run_in_which_order_and_runs_nothing(world: World) -> None:  # noqa: F811
+    code, said = world.reproduce("--dry-run", "--seeds", "0")
+    states = {line.split("  ")[1].strip(): line.split()[0] for line in said.splitlines() if " / " in line}
+    assert code == 0 and not list(Path("runs").glob("[0-9a-f]*")) and not world.records()
+    assert states["plain / easy / seed 0"] == "planned" and states["taught / easy / seed 0"] == "waiting"
+    assert states["plain / lost / seed 0"] == "missing"
+    assert said.index("plain / easy") < said.index("taught / easy")
+    world.reproduce("--rows", "wild", "--seeds", "0")
+    assert "failed" in world.reproduce("--dry-run", "--rows", "wild", "--seeds", "0")[1]
+
+
+def test_a_killed_run_goes_on_from_its_last_epoch_to_the_same_numbers(
+    world: World,  # noqa: F811
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world.table(plain={"set": SLOW})
+    launcher = world.start("toy", "--seeds", "0")
+    until(lambda: world.progress("plain").get("epoch", 0) >= 4)
+    launcher.kill()
+    launcher.communicate()
+    run = world.run_of("plain")
+    until(lambda: not is_held(run))  # the worker dies with its launcher
+    left = torch.load(run / "checkpoints/last.ckpt", weights_only=True)["epoch"] + 1
+    assert 3 <= left < 12 and not (run / "record.json").exists()
+    assert "goes on after epoch" in world.reproduce("--dry-run", "--seeds", "0")[1]
+    rows = (run / "metrics.csv").read_text().splitlines()[1 : left + 1]
+    code, _ = world.reproduce("--seeds", "0")
+    assert code == 0 and not (run / "checkpoints/last.ckpt").exists()
+    after = (run / "metrics.csv").read_text().splitlines()[1:]
+    assert after[:left] == rows, "epochs before the kill were not run again"
+    assert [row.split(",")[0] for row in after] == [str(e) for e in range(12)]
+
+    unbroken = World(tmp_path_factory.mktemp("unbroken"))
+    monkeypatch.chdir(unbroken.folder)
+    unbroken.table(plain={"set": SLOW | {"model.init_args.pause": 0.0}})
+    unbroken.reproduce("--seeds", "0")
+    assert unbroken.records()[0]["metrics"] == world.records()[0]["metrics"]
+    assert unbroken.records()[0]["best_epoch"] == world.records()[0]["best_epoch"]
+    ours, theirs = weights(run), weights(unbroken.run_of("plain"))
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def is_held(run: Path) -> bool:
+    from experiments import store
+
+    return store.is_held(run)
+
+
+def test_a_run_killed_after_training_ended_trains_no_further(world: World) -> None:  # noqa: F811
+    world.table(plain={"set": {"trainer.max_epochs": 60, "model.init_args.optimizer.init_args.lr": 0.0}})
+    world.reproduce("--seeds", "0")
+    (record,) = world.records()
+    assert record["epochs"] == 21 and "did not improve for 20 epochs" in record["stopped"]
+    # back to the moment between the last epoch and the test
+    run = world.run_of("plain")
+    from experiments import epochs
+
+    rows = epochs.read_rows(run)
+    world.reproduce("--seeds", "0", "--fresh")
+    assert epochs.read_rows(run)[-1]["epoch"] == rows[-1]["epoch"] == "20"
+
+
+def test_two_processes_on_one_table_share_the_work_and_corrupt_nothing(world: World) -> None:  # noqa: F811
+    world.table(plain={"set": SLOW}, taught={"needs": {"model.init_args.teacher": "plain"}})
+    first, second = world.start("toy", "--jobs", "2"), world.start("toy", "--jobs", "2")
+    answers = [finish(first), finish(second)]
+    assert [code for code, _ in answers] == [0, 0], answers
+    assert sorted((r["row"], r["seed"]) for r in world.records()) == [
+        ("plain", 0),
+        ("plain", 1),
+        ("taught", 0),
+        ("taught", 1),
+    ]
+    for row in ("plain", "taught"):
+        epochs = [line.split(",")[0] for line in (world.run_of(row) / "metrics.csv").read_text().split()[1:]]
+        assert epochs == [str(e) for e in range(len(epochs))]
+
+
+def test_ctrl_c_stops_cleanly_says_how_to_go_on_and_keeps_what_is_finished(world: World) -> None:  # noqa: F811
+    world.table(plain={}, slow={"set": SLOW | {"trainer.max_epochs": 200}})
+    launcher = world.start("toy", "--seeds", "0", "--jobs", "1")
+    until(lambda: world.records() and world.progress("slow").get("epoch", 0) >= 2)
+    launcher.send_signal(signal.SIGINT)
+    code, said = finish(launcher)
+    assert code == 130 and "the same command goes on" in said and "Traceback" not in said
+    assert [r["row"] for r in world.records()] == ["plain"]
+    assert (world.run_of("slow") / "checkpoints/last.ckpt").exists() and not is_held(world.run_of("slow"))
+
+
+def test_a_run_killed_by_the_system_is_a_failure_that_costs_the_others_nothing(world: World) -> None:  # noqa: F811
+    world.table(slow={"set": SLOW}, plain={})
+    launcher = world.start("toy", "--seeds", "0", "--jobs", "1")
+    until(lambda: world.progress("slow").get("epoch", 0) >= 2)
+    (worker,) = [
+        int(p.name)
+        for p in Path("/proc").iterdir()
+        if p.name.isdigit() and str(world.run_of("slow") / "log.txt") in opened(p)
+    ]
+    os.kill(worker, signal.SIGKILL)
+    code, said = finish(launcher)
+    assert code == 1 and "killed by signal 9" in said and "goes on from its last epoch" in said
+    assert [r["row"] for r in world.records()] == ["plain"]
+
+
+def opened(process: Path) -> list[str]:
+    try:
+        return [os.readlink(fd) for fd in (process / "fd").iterdir()]
+    except OSError:
+        return []
+
+
+def test_a_record_of_an_earlier_config_is_replaced_when_its_run_is_done_again(world: World) -> None:  # noqa: F811
+    world.table(plain={})
+    world.reproduce("--seeds", "0")
+    (old,) = world.records()
+    world.table(plain={"set": {"model.init_args.noise": 0.2}})
+    code, said = world.reproduce("--dry-run", "--seeds", "0")
+    assert "planned" in said and "model.init_args.noise: 0.1 -> 0.2" in said
+    world.reproduce("--seeds", "0")
+    (new,) = world.records()
+    assert new["id"] != old["id"] and new["config"]["model"]["init_args"]["noise"] == 0.2
+
+
+def test_fresh_runs_again_what_is_selected_and_nothing_else(world: World) -> None:  # noqa: F811
+    world.table(plain={}, taught={"needs": {"model.init_args.teacher": "plain"}})
+    world.reproduce("--seeds", "0")
+    before = {r["row"]: r for r in world.records()}
+    code, said = world.reproduce("--fresh", "--rows", "taught", "--seeds", "0")
+    after = {r["row"]: r for r in world.records()}
+    assert code == 0 and "start   taught" in said and "start   plain" not in said
+    assert after["taught"]["metrics"] == before["taught"]["metrics"]
+
+
+def test_a_needed_run_without_its_checkpoint_runs_again(world: World) -> None:  # noqa: F811
+    world.table(plain={}, taught={"needs": {"model.init_args.teacher": "plain"}})
+    world.reproduce("--rows", "plain", "--seeds", "0")
+    (world.run_of("plain") / "checkpoints/best.ckpt").unlink()
+    assert "start" not in world.reproduce("--rows", "plain", "--seeds", "0")[1]  # nobody needs it yet
+    code, said = world.reproduce("--rows", "taught", "--seeds", "0")
+    assert code == 0 and "start   plain" in said
+    assert sorted(r["row"] for r in world.records()) == ["plain", "taught"]
+
+
+def test_tables_that_share_a_cell_share_its_run(world: World) -> None:  # noqa: F811
+    world.table(plain={}, again={})
+    code, said = world.reproduce("--seeds", "0")
+    assert said.count("start ") == 1 and sorted(r["row"] for r in world.records()) == ["again", "plain"]
+    Path("conf/tables/other.yaml").write_text(Path("conf/tables/toy.yaml").read_text())
+    from scripts import reproduce
+
+    assert reproduce.main(["other", "--seeds", "0"]) == 0
+    assert {r["id"] for r in world.records("other")} == {world.records()[0]["id"]}
+
+
+def test_a_run_that_finished_just_before_the_plug_was_pulled_is_taken_over(world: World) -> None:  # noqa: F811
+    world.table(plain={})
+    world.reproduce("--seeds", "0")
+    lines = Path("results/toy.jsonl").read_text()
+    Path("results/toy.jsonl").unlink()
+    code, said = world.reproduce("--seeds", "0")
+    assert "start" not in said and Path("results/toy.jsonl").read_text() == lines
+
+
+def test_a_column_that_stands_in_runs_only_where_the_other_has_no_data(world: World) -> None:  # noqa: F811
+    world.table(plain={})
+    columns = {"lost": {"config": ["conf/data/toy.yaml", "conf/data/lost.yaml"]}}
+    columns["easy"] = {"config": ["conf/data/toy.yaml"], "instead_of": "lost"}
+    world.change("tables/toy.yaml", lambda tree: tree.update(columns=columns))
+    world.reproduce("--seeds", "0")
+    assert [r["column"] for r in world.records()] == ["easy"]
+    Path("nowhere.arff").touch()
+    code, said = world.reproduce("--seeds", "1")
+    assert [(r["column"], r["seed"]) for r in world.records()] == [("easy", 0), ("lost", 1)]
+
+
+def test_a_stop_by_the_user_of_a_selection_that_does_not_exist_is_one_message(world: World) -> None:  # noqa: F811
+    for options, words in [
+        (["--rows", "plane"], "no row 'plane' in this table. Did you mean plain"),
+        (["--columns", "eesy"], "no column 'eesy' in this table. Did you mean easy"),
+        (["--seeds", "one"], "whole numbers"),
+    ]:
+        code, said = world.reproduce(*options)
+        assert code == 2 and words in said and "Traceback" not in said
+
+
+def test_a_mistake_in_a_config_stops_before_anything_runs(world: World) -> None:  # noqa: F811
+    world.change("tables/toy.yaml", lambda tree: tree["rows"]["wild"].update(set={"model.init_args.diverge": 2}))
+    code, said = world.reproduce()
+    assert code == 2 and "Row wild, column easy" in said and "Did you mean diverge_at" in said
+    assert not world.records()

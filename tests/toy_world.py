@@ -1,0 +1,100 @@
+"""A project folder with the toy table in it, and ways to run it."""
+
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from rich.console import Console
+
+HERE = Path(__file__).resolve().parent
+
+
+class World:
+    """A folder to reproduce the toy table in."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        for kind, name in (("tables", "table"), ("data", "data"), ("scheme", "scheme")):
+            (folder / "conf" / kind).mkdir(parents=True)
+            shutil.copy(HERE / f"toy_{name}.yaml", folder / "conf" / kind / "toy.yaml")
+        (folder / "conf/trainer").mkdir()
+        shutil.copy(HERE.parent / "conf/trainer/default.yaml", folder / "conf/trainer/default.yaml")
+        (folder / "conf/data/lost.yaml").write_text("data: {init_args: {absent: nowhere.arff}}\n")
+
+    def change(self, file: str, change: Callable[[dict[str, Any]], object]) -> None:
+        """Edit a YAML file of the world."""
+        path = self.folder / "conf" / file
+        tree = yaml.safe_load(path.read_text().replace("on:", '"on":'))
+        change(tree)
+        path.write_text(yaml.safe_dump(tree, sort_keys=False))
+
+    def table(self, **rows: dict[str, Any]) -> None:
+        """Keep the easy column, and these rows only, made from the toy scheme."""
+
+        def change(tree: dict[str, Any]) -> None:
+            tree["columns"] = {"easy": tree["columns"]["easy"]}
+            tree["rows"] = {n: {"config": ["conf/scheme/toy.yaml"], **row} for n, row in rows.items()}
+            tree.pop("claims"), tree.pop("reported")
+
+        self.change("tables/toy.yaml", change)
+
+    def reproduce(self, *options: str) -> tuple[int, str]:
+        """Call the engine in this process; its exit code and what it said."""
+        from scripts import reproduce
+
+        said = io.StringIO()
+        code = reproduce.main(["toy", *options], Console(file=said, width=200))
+        return code, said.getvalue()
+
+    def start(self, *options: str, module: str = "scripts.reproduce") -> subprocess.Popen[str]:
+        """Start a script in a process of its own, as a user would."""
+        path = os.pathsep.join([str(HERE.parent), str(HERE)])
+        return subprocess.Popen(
+            [sys.executable, "-m", module, *options],
+            cwd=self.folder,
+            env=os.environ | {"PYTHONPATH": path, "COLUMNS": "200"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def records(self, table: str = "toy") -> list[dict[str, Any]]:
+        """The lines of the results file."""
+        path = self.folder / f"results/{table}.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def run_of(self, row: str, seed: int = 0) -> Path:
+        """The folder of a run, finished or not."""
+        ids = json.loads((self.folder / "runs/.toy.state.json").read_text())["ids"]
+        return self.folder / "runs" / ids[f"{row}/easy/{seed}"]
+
+    def progress(self, row: str, seed: int = 0) -> dict[str, Any]:
+        """What a run last said of itself."""
+        try:
+            return json.loads((self.run_of(row, seed) / "progress.json").read_text())
+        except (OSError, ValueError):
+            return {}
+
+
+def until(true: Callable[[], object], seconds: float = 30.0) -> None:
+    """Wait for something another process does."""
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "nothing happened in time"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    """A fresh world, which is the working directory."""
+    monkeypatch.chdir(tmp_path)
+    return World(tmp_path)
