@@ -1,0 +1,142 @@
+"""What the schemes cost over a bare loop, and what looking labels up saves over multiplying them.
+
+    python -m scripts.benchmark_training
+
+Parity first: the scheme and the bare loop end with the same weights, the two forms of a set with the same gradients.
+CPU time, one thread, batch of 32.
+"""
+
+import warnings
+from functools import partial
+
+import pytorch_lightning as pl
+import torch
+from torch import Tensor, nn
+
+from datamodules.batches import Batches
+from energies.base import SumEnergy
+from energies.mlc import LabelMixEnergy, LocalEnergy
+from energies.spaces import LabelSets
+from experiments.cli import hush
+from lightning_modules.cross_entropy import CrossEntropy
+from lightning_modules.metrics.multilabel import MultiLabelScores
+from losses.objectives import Guesses, NCERanking
+from networks.mlp import LabelMLP
+from scripts.timing import show, side_by_side
+
+NETS = {"bibtex 1836-400-400-159": (1836, 159, 2, 400), "tiny 8-8-8": (8, 8, 1, 8)}
+SETS = {"bibtex K=20": (159, 200, 20, 2.4), "spo_fun K=40": (500, 300, 40, 8.7), "cal500 K=20": (174, 400, 20, 26)}
+ROWS = 32 * 100
+adamw = partial(torch.optim.AdamW, lr=1e-3, fused=True)
+
+
+def net_of(name: str) -> LabelMLP:
+    """The same weights each time."""
+    features, labels, layers, width = NETS[name]
+    torch.manual_seed(0)
+    return LabelMLP(features, labels, num_layers=layers, width=width)
+
+
+def data_of(name: str) -> Batches:
+    """Rows as dense tensors, cut into batches."""
+    features, labels, *_ = NETS[name]
+    generator = torch.Generator().manual_seed(0)
+    x = (torch.rand(ROWS, features, generator=generator) < 0.04).float()
+    return Batches(x, (torch.rand(ROWS, labels, generator=generator) < 0.1).float(), batch_size=32, seed=0)
+
+
+def bare(name: str, net: nn.Module) -> None:
+    """One epoch of a loop with nothing around it."""
+    optimizer, space = adamw(net.parameters()), LabelSets(NETS[name][1])
+    for batch in data_of(name):
+        loss = space.supervise(net(batch.x), batch.y).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+def trainer(**options: object) -> pl.Trainer:
+    """One epoch without extras, on the CPU."""
+    defaults = {"enable_progress_bar": False, "enable_model_summary": False, "enable_checkpointing": False}
+    return pl.Trainer(max_epochs=1, accelerator="cpu", logger=False, **(defaults | options))  # type: ignore[arg-type]
+
+
+def scheme(name: str, net: nn.Module) -> None:
+    """One epoch of CrossEntropy under the Trainer."""
+    labels = NETS[name][1]
+    module = CrossEntropy(net, adamw, space=LabelSets(labels), metric=MultiLabelScores(labels), clip_norm=None)
+    trainer().fit(module, data_of(name))
+
+
+class Usual(pl.LightningModule):
+    """The same step as most projects write it: automatic optimization, a log each step."""
+
+    def __init__(self, net: nn.Module, labels: int) -> None:
+        super().__init__()
+        self.net, self.space = net, LabelSets(labels)
+
+    def training_step(self, batch: list[Tensor], index: int) -> Tensor:
+        x, y = batch
+        loss = self.space.supervise(self.net(x), y).mean()
+        self.log("loss", loss)
+        return loss
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(self.net.parameters(), lr=1e-3)
+
+
+def usual(name: str, net: nn.Module) -> None:
+    """One epoch of that, with a DataLoader over rows."""
+    data = data_of(name)
+    rows = torch.utils.data.TensorDataset(data.x, data.y)
+    trainer().fit(Usual(net, NETS[name][1]), torch.utils.data.DataLoader(rows, batch_size=32, shuffle=True))
+
+
+def loops() -> dict[str, dict[str, float]]:
+    """Microseconds a step of each loop."""
+    found = {}
+    for name in NETS:
+        one, other = net_of(name), net_of(name)
+        bare(name, one)
+        scheme(name, other)
+        for p, q in zip(one.parameters(), other.parameters(), strict=True):
+            assert torch.equal(p, q), "the scheme and the bare loop part ways"
+        calls = {"bare loop": bare, "CrossEntropy": scheme, "usual Lightning module": usual}
+        times = side_by_side({k: partial(f, name, net_of(name)) for k, f in calls.items()}, repeats=2)
+        found[name] = {k: t / (ROWS / 32) for k, t in times.items()}
+    return found
+
+
+def sets() -> dict[str, dict[str, float]]:
+    """Microseconds of an NCE loss and its gradient, samples looked up or multiplied."""
+    found = {}
+    for name, (labels, patterns, samples, cardinality) in SETS.items():
+        torch.manual_seed(0)
+        local = LocalEnergy(LabelMLP(86, labels, num_layers=1, width=300))
+        energy, space = SumEnergy(local, LabelMixEnergy(labels, patterns)), LabelSets(labels)
+        x, y = torch.rand(32, 86), torch.zeros(32, labels)
+        y[:, 0] = 1
+        logits = torch.full((32, labels), cardinality / labels).logit()
+        drawn = space.sample(logits, samples)
+
+        def step(answers: Tensor, e: SumEnergy = energy, p: LabelSets = space, o: tuple = (x, y, logits)) -> list:
+            e.zero_grad()
+            NCERanking()(e, p, o[0], o[1], Guesses(answers.clone(), o[2])).backward()
+            return [q.grad.clone() for q in e.parameters() if q.grad is not None]
+
+        torch.testing.assert_close(step(drawn), step(drawn.float()), rtol=1e-3, atol=1e-4)
+        calls = {"looked up": partial(step, drawn), "multiplied": partial(step, drawn.float())}
+        found[name] = side_by_side(calls, repeats=20)
+    return found
+
+
+def main() -> None:
+    """Check, time, print."""
+    hush()
+    warnings.filterwarnings("ignore")
+    show("one training step", loops(), "bare loop")
+    show("NCE loss and gradient", sets(), "looked up")
+
+
+if __name__ == "__main__":
+    main()
