@@ -73,6 +73,5 @@ $(STAMP): pyproject.toml constraints.txt
 	    grep -i error .venv/install.log >&2; \
 	    echo "The installation failed; .venv/install.log says it all. Once that is mended, run the same command again." >&2; \
 	    exit 1; }
-	@rm -f .venv/.installed-*
 	@touch $@
 	@echo "Set up."

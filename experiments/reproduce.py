@@ -10,6 +10,7 @@ from experiments import store, workers
 from experiments.board import board
 from experiments.compose import Composed, Layers, modules
 from experiments.errors import TableError
+from experiments.identity import difference
 from experiments.launch import Launch, adopt_finished
 from experiments.page import render, state_file
 from experiments.plan import Plan, Run, layers_of, make_plan
@@ -91,9 +92,12 @@ def reproduce(selection: Selection, console: Console) -> int:
 def dry_run(selection: Selection, console: Console) -> int:
     """Say what would run, in which order, and what is done, failed, waiting or missing."""
     plan = plan_of(selection, console, fetch=False)
+    old = {(r["row"], r["column"], r["seed"]): r for r in store.read_results(plan.table.name).records}
     counts: dict[str, int] = {}
     for run in plan.runs:
         state, detail = state_of(plan, run)
+        if not run.done and (record := old.get((*run.places[0], run.seed))):
+            detail = f"{detail} {replaces(record, run)}"
         counts[state] = counts.get(state, 0) + 1
         console.print(
             f"{state:8} {run.id}  {run.name}  [dim]{escape(detail)}[/dim]", highlight=False, soft_wrap=True
@@ -120,6 +124,15 @@ def state_of(plan: Plan, run: Run) -> tuple[str, str]:
     if (store.run_dir(run.id) / "checkpoints" / "last.ckpt").exists():
         return "planned", f"goes on after epoch {left.get('epoch', '?')}"
     return "planned", ""
+
+
+def replaces(record: store.Record, run: Run) -> str:
+    """Why a cell that has a record runs again."""
+    changes = difference(record.get("config", {}), run.identity)
+    if record["id"] == run.id or not changes:
+        return ""
+    more = f" and {len(changes) - 3} more" if len(changes) > 3 else ""
+    return f"replaces {record['id']}: {'; '.join(changes[:3])}{more}"
 
 
 def keep_state(plan: Plan) -> None:

@@ -1,4 +1,4 @@
-"""What a run is called: stable, blind to what cannot change a number, and the same for every way to build it."""
+"""What a run is called: stable, blind to what cannot change a number, the same however it is built."""
 
 import json
 from copy import deepcopy
@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from toy_world import World, world  # noqa: F401 (a fixture)
 
 from experiments import compose
 from experiments.identity import difference, identity, run_id
 from experiments.plan import make_plan
 from experiments.spec import read_table
+from toy_world import World
+
+pytest_plugins = ["toy_world"]
 
 CONFIG: dict[str, Any] = {
     "seed_everything": 3,
@@ -23,12 +25,21 @@ CONFIG: dict[str, Any] = {
         "enable_progress_bar": False,
         "log_every_n_steps": None,
         "callbacks": [
-            {"class_path": "p.EarlyStopping", "init_args": {"monitor": "val/f1", "patience": 20, "verbose": False}},
-            {"class_path": "p.ModelCheckpoint", "init_args": {"monitor": "val/f1", "dirpath": "runs/x/checkpoints"}},
+            {
+                "class_path": "p.EarlyStopping",
+                "init_args": {"monitor": "val/f1", "patience": 20, "verbose": False},
+            },
+            {
+                "class_path": "p.ModelCheckpoint",
+                "init_args": {"monitor": "val/f1", "dirpath": "runs/x/checkpoints"},
+            },
         ],
     },
     "model": {"class_path": "m.Scheme", "init_args": {"lr": 0.001, "width": 8, "teacher": None}},
-    "data": {"class_path": "d.Data", "init_args": {"name": "bibtex", "folder": "data", "num_workers": 0, "seed": 3}},
+    "data": {
+        "class_path": "d.Data",
+        "init_args": {"name": "bibtex", "folder": "data", "num_workers": 0, "seed": 3},
+    },
 }
 
 
@@ -86,7 +97,9 @@ def test_what_can_change_a_number_changes_the_id(place: str, value: object) -> N
 def test_a_callback_that_only_shows_things_changes_no_id() -> None:
     config = deepcopy(CONFIG)
     config["trainer"]["callbacks"].append({"class_path": "p.RichProgressBar"})
-    config["trainer"]["callbacks"].append({"class_path": "p.ModelCheckpoint", "init_args": {"filename": "last"}})
+    config["trainer"]["callbacks"].append(
+        {"class_path": "p.ModelCheckpoint", "init_args": {"filename": "last"}}
+    )
     assert run_id(identity(config)) == run_id(identity(CONFIG))
 
 
@@ -96,12 +109,17 @@ def test_two_identities_are_compared_key_by_key() -> None:
 
 
 def test_places_left_open_are_filled_wherever_they_stand() -> None:
-    tree = {"seed": compose.SEED, "path": "@run_dir/x", "list": ["@needs/a", True, 1], "text": f"s{compose.SEED}"}
+    tree = {
+        "seed": compose.SEED,
+        "path": "@run_dir/x",
+        "list": ["@needs/a", True, 1],
+        "text": f"s{compose.SEED}",
+    }
     filled = compose.fill(tree, {compose.SEED: 2, "@run_dir": "runs/1", "@needs/a": "best.ckpt"})
     assert filled == {"seed": 2, "path": "runs/1/x", "list": ["best.ckpt", True, 1], "text": "s2"}
 
 
-def test_a_cell_is_parsed_once_for_all_seeds_and_remembered_until_a_file_changes(world: World) -> None:  # noqa: F811
+def test_a_cell_is_parsed_once_for_all_seeds_and_remembered_until_a_file_changes(world: World) -> None:
     parsed: list[compose.Layers] = []
 
     def parse(cells: list[compose.Layers]) -> list[compose.Composed]:
@@ -119,7 +137,7 @@ def test_a_cell_is_parsed_once_for_all_seeds_and_remembered_until_a_file_changes
     assert set(ids([0])).isdisjoint(first) and len(parsed) == 2
 
 
-def test_the_id_of_a_run_holds_the_id_of_the_run_it_needs(world: World) -> None:  # noqa: F811
+def test_the_id_of_a_run_holds_the_id_of_the_run_it_needs(world: World) -> None:
     def plan(row: str) -> Any:  # noqa: ANN401
         table = read_table("toy")
         parse = lambda cells: [compose.compose(cell) for cell in cells]  # noqa: E731
@@ -130,19 +148,23 @@ def test_the_id_of_a_run_holds_the_id_of_the_run_it_needs(world: World) -> None:
     assert taught.identity["model"]["init_args"]["teacher"] == needed.id
     assert taught.filled()["model"]["init_args"]["teacher"] == f"runs/{needed.id}/checkpoints/best.ckpt"
     assert needed.id == plan("plain").runs[0].id
-    world.change("tables/toy.yaml", lambda tree: tree["rows"]["plain"].update(set={"model.init_args.noise": 0.2}))
+    world.change(
+        "tables/toy.yaml", lambda tree: tree["rows"]["plain"].update(set={"model.init_args.noise": 0.2})
+    )
     assert plan("taught").runs[1].id != taught.id
 
 
-def test_a_mistake_in_a_layer_names_the_cell_and_what_was_meant(world: World) -> None:  # noqa: F811
-    Path("conf/scheme/toy.yaml").write_text("model: {class_path: toy_science.ToyScheme, init_args: {nois: 1}}")
+def test_a_mistake_in_a_layer_names_the_cell_and_what_was_meant(world: World) -> None:
+    Path("conf/scheme/toy.yaml").write_text(
+        "model: {class_path: toy_science.ToyScheme, init_args: {nois: 1}}"
+    )
     message = compose.compose(compose.Layers(("conf/data/toy.yaml", "conf/scheme/toy.yaml")))
     assert isinstance(message, str)
     assert "ToyScheme has no argument 'nois'" in message and "Did you mean noise" in message
     assert "conf/scheme/toy.yaml" in message
 
 
-def test_a_resolved_config_is_plain_json_with_defaults_written_out(world: World) -> None:  # noqa: F811
+def test_a_resolved_config_is_plain_json_with_defaults_written_out(world: World) -> None:
     config = compose.compose(compose.Layers(("conf/data/toy.yaml", "conf/scheme/toy.yaml")))
     assert isinstance(config, dict)
     assert config == json.loads(json.dumps(config))

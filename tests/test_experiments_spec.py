@@ -5,10 +5,12 @@ from typing import Any
 
 import pytest
 import yaml
-from toy_world import World, world  # noqa: F401 (a fixture)
 
 from experiments.errors import TableError
 from experiments.spec import read_table, select
+from toy_world import World
+
+pytest_plugins = ["toy_world"]
 
 
 def change(world: World, place: str, value: object) -> None:
@@ -23,7 +25,7 @@ def change(world: World, place: str, value: object) -> None:
     world.change("tables/toy.yaml", at)
 
 
-def test_a_table_file_gives_rows_columns_and_numbers(world: World) -> None:  # noqa: F811
+def test_a_table_file_gives_rows_columns_and_numbers(world: World) -> None:
     table = read_table("toy")
     assert list(table.rows) == ["plain", "taught", "wild", "after", "cited"]
     assert table.reported["plain"]["easy"] == (60.0, 1.5)
@@ -33,7 +35,7 @@ def test_a_table_file_gives_rows_columns_and_numbers(world: World) -> None:  # n
     assert table.claims[0].on == ("easy", "lost") and table.claims[0].rows == ("taught", "plain")
 
 
-def test_a_tuned_file_is_the_last_layer_and_may_be_borrowed(world: World) -> None:  # noqa: F811
+def test_a_tuned_file_is_the_last_layer_and_may_be_borrowed(world: World) -> None:
     tuned = Path("conf/tuned/toy/easy/plain.yaml")
     tuned.parent.mkdir(parents=True)
     tuned.write_text("trainer: {max_epochs: 3}")
@@ -50,7 +52,11 @@ def test_a_tuned_file_is_the_last_layer_and_may_be_borrowed(world: World) -> Non
         ("metric.scal", 100, ["metric.scal", "Did you mean scale"]),
         ("metric.better", "up", ["higher or lower"]),
         ("rows.plain.confg", [], ["rows.plain.confg", "Did you mean config"]),
-        ("rows.plain.config", ["conf/scheme/toi.yaml"], ["no file conf/scheme/toi.yaml", "conf/scheme/toy.yaml"]),
+        (
+            "rows.plain.config",
+            ["conf/scheme/toi.yaml"],
+            ["no file conf/scheme/toi.yaml", "conf/scheme/toy.yaml"],
+        ),
         ("rows.plain.columns", ["eesy"], ["no column 'eesy'", "Did you mean easy"]),
         ("rows.taught.needs", {"model.x": "plane"}, ["no row 'plane'", "Did you mean plain"]),
         ("rows.taught.needs", {"model.x": "cited"}, ["cited", "no run to take from"]),
@@ -71,7 +77,7 @@ def test_a_tuned_file_is_the_last_layer_and_may_be_borrowed(world: World) -> Non
     ],
 )
 def test_a_mistake_in_a_table_is_named_with_its_place(
-    world: World,  # noqa: F811
+    world: World,
     place: str,
     value: object,
     words: list[str],
@@ -85,12 +91,12 @@ def test_a_mistake_in_a_table_is_named_with_its_place(
         assert word in message
 
 
-def test_an_unknown_table_is_answered_with_near_ones(world: World) -> None:  # noqa: F811
-    with pytest.raises(TableError, match="no table 'toi'.*Did you mean toy"):
+def test_an_unknown_table_is_answered_with_near_ones(world: World) -> None:
+    with pytest.raises(TableError, match=r"no table 'toi'.*Did you mean toy"):
         read_table("toi")
 
 
-def test_a_table_that_is_not_yaml_says_so(world: World) -> None:  # noqa: F811
+def test_a_table_that_is_not_yaml_says_so(world: World) -> None:
     Path("conf/tables/toy.yaml").write_text("title: [")
     with pytest.raises(TableError, match="not YAML"):
         read_table("toy")

@@ -43,7 +43,8 @@ class World:
         def change(tree: dict[str, Any]) -> None:
             tree["columns"] = {"easy": tree["columns"]["easy"]}
             tree["rows"] = {n: {"config": ["conf/scheme/toy.yaml"], **row} for n, row in rows.items()}
-            tree.pop("claims"), tree.pop("reported")
+            tree.pop("claims", None)
+            tree.pop("reported", None)
 
         self.change("tables/toy.yaml", change)
 
