@@ -36,8 +36,8 @@ class Quality(Metric):
     def __init__(self, space: AnswerSpace) -> None:
         super().__init__()
         self.space = space
-        self.add_state("total", torch.zeros(()))
-        self.add_state("count", torch.zeros(()))
+        self.add_state("total", torch.zeros(()), dist_reduce_fx="sum")
+        self.add_state("count", torch.zeros(()), dist_reduce_fx="sum")
 
     def update(self, guess: Tensor, y: Tensor) -> None:
         mask = y.sum(-1) > 0 if isinstance(self.space, TagSequences) else None

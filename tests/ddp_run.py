@@ -1,0 +1,44 @@
+"""Trains some schemes on two processes and writes what each process ended with; run by test_ddp.py."""
+
+import sys
+import warnings
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+warnings.filterwarnings("ignore")
+
+import pytorch_lightning as pl  # noqa: E402
+import torch  # noqa: E402
+from test_schemes import Data, scheme  # noqa: E402
+
+torch.set_num_threads(1)
+
+
+def main(folder: Path, names: list[str]) -> None:
+    """Three epochs of each scheme; then every parameter's sum, by rank."""
+    for name in names:
+        module = scheme(name, "sets", dropout=0.3)
+        trainer = pl.Trainer(
+            max_epochs=3, accelerator="cpu", devices=2, strategy="ddp_find_unused_parameters_true", logger=False,
+            enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False, inference_mode=False,
+            num_sanity_val_steps=0, default_root_dir=folder,
+        )  # fmt: skip
+        trainer.fit(module, RankData(trainer))
+        torch.save({k: v.clone() for k, v in module.state_dict().items()}, folder / f"{name}-{trainer.global_rank}.pt")
+
+
+class RankData(Data):
+    """Every second example for each process."""
+
+    def __init__(self, trainer: pl.Trainer) -> None:
+        super().__init__("sets")
+        self.of = trainer
+
+    def train_dataloader(self) -> object:
+        loader = super().train_dataloader()
+        loader.rank, loader.world_size = self.of.global_rank, self.of.world_size
+        return loader
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:])
