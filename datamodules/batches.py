@@ -23,8 +23,8 @@ class Batch:
 
     def to(self, device: torch.device, *, non_blocking: bool = False) -> "Batch":
         """The same batch on a device."""
-        move = {"device": device, "non_blocking": non_blocking}
-        return Batch(self.x.to(**move), self.y.to(**move), None if self.mask is None else self.mask.to(**move))
+        x, y = (t.to(device, non_blocking=non_blocking) for t in (self.x, self.y))
+        return Batch(x, y, None if self.mask is None else self.mask.to(device, non_blocking=non_blocking))
 
 
 class Batches:

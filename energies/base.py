@@ -13,7 +13,8 @@ Slope = Callable[[Tensor], tuple[Tensor, Tensor]]
 class Energy(nn.Module):
     """E(x, y): low where the answer fits the input.
 
-    `y` may be relaxed, must receive gradients, and may carry leading sample dimensions: one input, many answers.
+    `y` may be relaxed, must receive gradients, and may carry leading sample dimensions: one input, many
+    answers.
 
     Shapes:
         x: (B, ...).   y: (..., B, *answer).   returns: (..., B).
@@ -26,8 +27,8 @@ class Energy(nn.Module):
     def slope(self, x: Tensor) -> Slope:
         """A function from y to (E, dE/dy) with the input fixed, for procedures that search y.
 
-        This one differentiates `forward`; an energy with a closed form overrides it, so that what depends on x
-        alone is computed once a search. No gradient reaches the parameters.
+        This one differentiates `forward`; an energy with a closed form overrides it, so that what depends on
+        x alone is computed once a search. No gradient reaches the parameters.
         """
 
         def value_and_gradient(y: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,7 +1,7 @@
 """Sums over the labels of a set, for sets given in full or by what is in them.
 
-A relaxed set is float and multiplied as it is. A discrete set is bool and mostly empty: on the CPU only its labels
-are looked up, unless they are many. `python -m scripts.benchmark_training` shows what that is worth.
+A relaxed set is float and multiplied as it is. A discrete set is bool and mostly empty: on the CPU only its
+labels are looked up, unless they are many. `python -m scripts.benchmark_training` shows what that is worth.
 
 Shapes: B examples, L labels, G values per label; sets are (..., B, L).
 """

@@ -2,8 +2,8 @@
 
 Schemes, objectives and searches know only `AnswerSpace`, so each of them runs on every kind.
 
-Shapes: B examples, K samples, L labels, T positions, S tags, H x W pixels. Logits and answers of a batch have the
-same shape, (B, L), (B, T, S) or (B, H, W); "..." stands for leading sample dimensions of an answer.
+Shapes: B examples, K samples, L labels, T positions, S tags, H x W pixels. Logits and answers of a batch
+have the same shape, (B, L), (B, T, S) or (B, H, W); "..." stands for leading sample dimensions of an answer.
 """
 
 from abc import ABC, abstractmethod
@@ -94,7 +94,9 @@ class _Binary(AnswerSpace):
 
     def sample(self, logits: Tensor, num_samples: int) -> Tensor:
         probability = logits.detach().sigmoid()
-        draws = torch.rand(num_samples, *probability.shape, dtype=probability.dtype, device=probability.device)
+        draws = torch.rand(
+            num_samples, *probability.shape, dtype=probability.dtype, device=probability.device
+        )
         return draws < probability
 
     def log_prob(self, logits: Tensor, y: Tensor) -> Tensor:
@@ -119,8 +121,8 @@ class _Binary(AnswerSpace):
 class LabelSets(_Binary):
     """Sets of labels: y in {0, 1}^L, relaxed to [0, 1]^L.
 
-    Supervision is binary cross-entropy summed over labels [SEAL eq. 1]; quality is soft F1; `cost` is the mean
-    absolute difference unless another function of `losses.costs` is given.
+    Supervision is binary cross-entropy summed over labels [SEAL eq. 1]; quality is soft F1; `cost` is the
+    mean absolute difference unless another function of `losses.costs` is given.
     """
 
     num_labels: int
@@ -144,7 +146,7 @@ class LabelSets(_Binary):
 
 @dataclass(frozen=True)
 class PixelMasks(_Binary):
-    """Binary images: y in {0, 1}^(H x W), relaxed to [0, 1]; one logit a pixel, foreground against background.
+    """Binary images: y in {0, 1}^(H x W), relaxed to [0, 1]; one logit a pixel.
 
     Supervision is the pixel-mean cross-entropy, quality soft IoU, cost its complement.   [SEAL §5.4; DVN]
     """
@@ -175,8 +177,8 @@ class PixelMasks(_Binary):
 class TagSequences(AnswerSpace):
     """One tag a position: y one-hot (B, T, S), relaxed to a simplex at each position, all zero where padded.
 
-    Supervision is the cross-entropy averaged over the real positions of a sequence; quality is the expected share
-    of right tags, cost its complement. An empty sequence has quality 1.
+    Supervision is the cross-entropy averaged over the real positions of a sequence; quality is the expected
+    share of right tags, cost its complement. An empty sequence has quality 1.
     """
 
     num_tags: int

@@ -13,6 +13,7 @@ from experiments import record, store
 from experiments.cli import TrainCLI
 from experiments.epochs import Tell, read_rows
 from experiments.errors import UserError
+from experiments.identity import Tree
 
 
 class RunError(UserError):
@@ -55,8 +56,18 @@ def fit_and_test(
 
 
 def write_config(cli: TrainCLI, folder: Path) -> None:
-    """The resolved config, usable as --config."""
-    store.write(folder / "config.yaml", yaml.safe_dump(cli.resolved(), sort_keys=False))
+    """The resolved config, usable as --config with another --run_dir."""
+    config = {key: value for key, value in cli.resolved().items() if key != "run_dir"}
+    store.write(folder / "config.yaml", yaml.safe_dump(_movable(config, str(folder)), sort_keys=False))
+
+
+def _movable(tree: Tree, folder: str) -> Tree:
+    if isinstance(tree, dict):
+        return {key: _movable(value, folder) for key, value in tree.items()}
+    if isinstance(tree, list):
+        return [_movable(value, folder) for value in tree]
+    inside = isinstance(tree, str) and f"{tree}/".startswith(f"{folder}/")
+    return "${run_dir}" + tree.removeprefix(folder) if inside else tree
 
 
 def _fit(cli: TrainCLI) -> dict[str, Any]:

@@ -41,7 +41,9 @@ class FromNet(Start):
 
     def __call__(self, space: AnswerSpace, x: Tensor, logits: Tensor | None) -> Tensor:
         if logits is None:
-            raise ValueError("the search starts from a net's prediction, but the scheme was given no `guesser`.")
+            raise ValueError(
+                "the search starts from a net's prediction, but the scheme was given no `guesser`."
+            )
         return space.relax(logits).unsqueeze(0)
 
 
@@ -59,11 +61,11 @@ class Uniform(Start):
 class GradientInference:
     """Projected Adam on the answer itself, a fixed number of steps, best point of the trajectory.
 
-    Where the feasible set ties entries together (tags of one position), they share Adam's scale: scaled apart, a
-    step and the projection after it could cancel away from the minimum.
+    Where the feasible set ties entries together (tags of one position), they share Adam's scale: scaled
+    apart, a step and the projection after it could cancel away from the minimum.
 
-    The best is taken, per example and over all starts, among the points at which the target was evaluated: the
-    last step's end point is no candidate, as released. Gradients are cut: the answer is a constant.
+    The best is taken, per example and over all starts, among the points at which the target was evaluated:
+    the last step's end point is no candidate, as released. Gradients are cut: the answer is a constant.
     """
 
     start: Start
@@ -71,7 +73,9 @@ class GradientInference:
     step_size: float = 0.1
 
     @torch.no_grad()
-    def __call__(self, slope: Slope, space: AnswerSpace, x: Tensor, logits: Tensor | None = None) -> Prediction:
+    def __call__(
+        self, slope: Slope, space: AnswerSpace, x: Tensor, logits: Tensor | None = None
+    ) -> Prediction:
         """Minimise the target whose value and gradient `slope` gives."""
         y = self.start(space, x, logits)
         mean, square = torch.zeros_like(y), torch.zeros_like(y)

@@ -1,7 +1,7 @@
 """Guesses: the answers an energy learns from.
 
-A task-net gives them (its point, perturbed, sampled) or a search over the energy does (its minimum, cost-augmented,
-adversarial). Each guess is a constant: no gradient flows into what made it.
+A task-net gives them (its point, perturbed, sampled) or a search over the energy does (its minimum, cost-
+augmented, adversarial). Each guess is a constant: no gradient flows into what made it.
 """
 
 from abc import ABC, abstractmethod
@@ -34,7 +34,9 @@ class Case:
     def known_logits(self) -> Tensor:
         """The logits, or a message about who should have given them."""
         if self.logits is None:
-            raise ValueError("these guesses come from a task-net, but the scheme has none: give it a `guesser`.")
+            raise ValueError(
+                "these guesses come from a task-net, but the scheme has none: give it a `guesser`."
+            )
         return self.logits.detach()
 
     def search(self, inference: GradientInference, target: Target) -> Guesses:
@@ -61,7 +63,9 @@ class Point(Guess):
 
 @dataclass(frozen=True)
 class Perturbed(Guess):
-    """The task-net's relaxed answer, and others with Gaussian noise on its logits.   [SEAL-dynamic, regression-s]
+    """The task-net's relaxed answer, and others with Gaussian noise on its logits.
+
+    [SEAL-dynamic, regression-s]
 
     Of `num_samples`, one is the clean answer.
     """
@@ -139,4 +143,3 @@ class Together(Guess):
 
     def __call__(self, case: Case) -> Guesses:
         return Guesses(torch.cat([source(case).y for source in self.sources]))
-

@@ -1,4 +1,4 @@
-"""What all schemes share: parts that move in turns, exact randomness, validation, the learning-rate plateau."""
+"""What all schemes share: parts that move in turns, exact randomness, validation, the rate plateau."""
 
 import math
 from abc import abstractmethod
@@ -25,11 +25,12 @@ class Diverged(ValueError):
 class Scheme(pl.LightningModule):
     """A training scheme: parts, each with its optimizer, moved by manual optimization.
 
-    Every step of a part draws its randomness (dropout, noise samples) from (seed, part, number of the step) and
-    from nothing else. So a resumed run equals an unbroken one bit by bit, and adding a part leaves the
+    Every step of a part draws its randomness (dropout, noise samples) from (seed, part, number of the step)
+    and from nothing else. So a resumed run equals an unbroken one bit by bit, and adding a part leaves the
     random numbers of the others as they were.
 
-    The `main` part, the one that predicts, has its gradient clipped to `clip_norm` and its learning rate scheduled.
+    The `main` part, the one that predicts, has its gradient clipped to `clip_norm` and its learning rate
+    scheduled.
     """
 
     main: str
@@ -72,7 +73,9 @@ class Scheme(pl.LightningModule):
             self.manual_backward(loss)
             if part == self.main and self.clip_norm is not None:
                 self.clip_gradients(
-                    cast(Optimizer, optimizer), gradient_clip_val=self.clip_norm, gradient_clip_algorithm="norm"
+                    cast(Optimizer, optimizer),
+                    gradient_clip_val=self.clip_norm,
+                    gradient_clip_algorithm="norm",
                 )
             optimizer.step()
         self._losses[part] = self._losses.get(part, 0) + loss.detach()
@@ -115,8 +118,10 @@ class Scheme(pl.LightningModule):
                 p.requires_grad_(True)
 
     def _draw_from(self, part: int, step: int) -> None:
-        """Seed the generators of the device. `torch.manual_seed` would queue a call, with its stack, for each
-        device kind that is not there."""
+        """Seed the generators of the device.
+
+        `torch.manual_seed` would queue a call, with its stack, for each kind of device that is not there.
+        """
         seed = mix(self.seed, self.global_rank, part, step)
         torch.default_generator.manual_seed(seed)
         if self.device.type == "cuda":
@@ -133,7 +138,7 @@ class Scheme(pl.LightningModule):
             if not math.isfinite(mean):
                 raise Diverged(
                     f"the {part} loss is {mean} in epoch {self.current_epoch}: training diverged. Lower "
-                    f"model.init_args.{part}_optimizer.init_args.lr, or look at the inputs for extreme values."
+                    f"model.init_args.{part}_optimizer.init_args.lr, or look for extreme inputs."
                 )
             self.log(f"train/{part}_loss", mean)
         self._losses, self._counts = {}, {}
@@ -172,8 +177,8 @@ class Scheme(pl.LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep the step numbers, which are all the randomness there is, and nothing that takes code to read.
 
-        Built from config files, a scheme's hyperparameters are class paths and numbers; built by hand they are
-        objects, and stay out.
+        Built from config files, a scheme's hyperparameters are class paths and numbers; built by hand they
+        are objects, and stay out.
         """
         checkpoint["scheme_steps"] = dict(self.steps)
         if not _plain(checkpoint.get("hyper_parameters", {})):

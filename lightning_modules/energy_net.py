@@ -9,17 +9,19 @@ from torch.optim import Optimizer
 
 from datamodules.batches import Batch
 from energies.base import Energy
-from inference.gradient import GradientInference, toward
+from inference.gradient import GradientInference
 from inference.guesses import Case, Guess
 from lightning_modules.base import Scheme
 from losses.objectives import Objective
 
 
 class EnergyNet(Scheme):
-    """An energy learns from guesses and predicts by gradient-based inference.   [SPEN; DVN; SEAL §4.2, "+ GBI"]
+    """An energy learns from guesses and predicts by gradient-based inference.
 
-    `guesser` is the frozen net of a finished run that proposes answers to start from or noise to tell apart; it
-    keeps its dropout while the energy trains, as released. None where guesses come from searches alone.
+    [SPEN; DVN; SEAL §4.2, "+ GBI"]
+
+    `guesser` is the frozen net of a finished run that proposes answers to start from or noise to tell apart;
+    it keeps its dropout while the energy trains, as released. None where guesses come from searches alone.
     """
 
     main = "energy"

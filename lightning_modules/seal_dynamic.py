@@ -16,9 +16,12 @@ from losses.task import TaskLoss
 
 
 class SealDynamic(Scheme):
-    """The loss-net learns from guesses of the task-net, the task-net from the loss-net.   [SEAL algorithm 1, eqs. 4, 5]
+    """The loss-net learns from guesses of the task-net, the task-net from the loss-net.
 
-    On each batch, `outer_steps` times: `inner_steps` steps of the `inner` part, then one of the other (seal.md §3).
+    [SEAL algorithm 1, eqs. 4, 5]
+
+    On each batch, `outer_steps` times: `inner_steps` steps of the `inner` part, then one of the other
+    (seal.md §3).
     """
 
     main = "task"
@@ -41,7 +44,11 @@ class SealDynamic(Scheme):
         super().__init__(**scheme)
         self.save_hyperparameters()
         self.task_net, self.energy, self.objective, self.guess = task_net, energy, objective, guess
-        self.task_loss, self.energy_optimizer, self.task_optimizer = task_loss, energy_optimizer, task_optimizer
+        self.task_loss, self.energy_optimizer, self.task_optimizer = (
+            task_loss,
+            energy_optimizer,
+            task_optimizer,
+        )
         self.inner, self.outer = inner, "task" if inner == "energy" else "energy"
         self.inner_steps, self.outer_steps = inner_steps, outer_steps
 
@@ -49,7 +56,10 @@ class SealDynamic(Scheme):
         learned = [*self.task_net.parameters()]
         if isinstance(self.task_loss, nn.Module):  # it may bring a head of the task-net
             learned += self.task_loss.parameters()
-        return {"task": self.task_optimizer(learned), "energy": self.energy_optimizer(self.energy.parameters())}
+        return {
+            "task": self.task_optimizer(learned),
+            "energy": self.energy_optimizer(self.energy.parameters()),
+        }
 
     def training_step(self, batch: Batch, index: int) -> None:
         for _ in range(self.outer_steps):

@@ -14,7 +14,9 @@ from losses.task import TaskLoss
 
 
 class SealStatic(Scheme):
-    """A task-net learns from supervision and from a loss-net that a finished run left behind.   [SEAL §3.1, eq. 1]
+    """A task-net learns from supervision and from a loss-net that a finished run left behind.
+
+    [SEAL §3.1, eq. 1]
 
     `energy` is frozen; `objective` is what it was trained with, and says how the task-net reads it.
     """

@@ -1,1 +1,1 @@
-"""Pure functions of tensors, and the objectives that say what to feed them; nothing here imports a room of ours."""
+"""Pure functions of tensors, and objectives that say what to feed them; nothing of ours is imported."""

@@ -1,7 +1,8 @@
 """How wrong an answer is, and its counterpart, how good.
 
-Costs are 0 for the truth, qualities 1. `guess` may be relaxed and may carry leading sample dimensions; the truth
-`y` is binary. Sums run over the last dimension: label sets as they are, images flattened by their space.
+Costs are 0 for the truth, qualities 1. `guess` may be relaxed and may carry leading sample dimensions; the
+truth `y` is binary. Sums run over the last dimension: label sets as they are, images flattened by their
+space.
 
 Shapes: guess (..., B, L), y (B, L) -> (..., B).
 """

@@ -34,8 +34,8 @@ def regression(guess_energy: GuessRows, quality: GuessRows) -> Float[Tensor, ""]
 def ranking(true_score: Rows, noise_score: GuessRows) -> Float[Tensor, ""]:
     """Pick the truth from among K noise answers: -log softmax of its score, summed over examples.
 
-    Scores are -E, less log P_N for noise-contrastive estimation. The truth is in the denominator too, so equal
-    scores cost log(K + 1).   [SEAL eq. 8 with its sum begun at k = 0, eq. 9]
+    Scores are -E, less log P_N for noise-contrastive estimation. The truth is in the denominator too, so
+    equal scores cost log(K + 1).   [SEAL eq. 8 with its sum begun at k = 0, eq. 9]
     """
     denominator = noise_score.logsumexp(0).logaddexp(true_score)
     return (denominator - true_score).sum()

@@ -29,7 +29,7 @@ class Answers(Protocol):
 
 @dataclass(frozen=True)
 class Guesses:
-    """K answers to each example, y (K, B, ...), and the logits (B, ...) of what drew them, where something did."""
+    """K answers to each example, y (K, B, ...), and the logits (B, ...) of what drew them, if any."""
 
     y: Tensor
     logits: Tensor | None = None
@@ -84,7 +84,10 @@ class NCERanking(Objective):
 
 @dataclass(frozen=True)
 class Ranking(Objective):
-    """The truth ranks above the guesses, however likely they were: NCE without log P_N.   [SEAL §4.4, ablation]"""
+    """The truth ranks above the guesses, however likely they were: NCE without log P_N.
+
+    [SEAL §4.4, ablation]
+    """
 
     def __call__(self, energy: EnergyFn, space: Answers, x: Tensor, y: Tensor, guesses: Guesses) -> Tensor:
         score = -energy(x, _with_truth(y, guesses))

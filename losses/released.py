@@ -27,8 +27,8 @@ class ReleasedMargin(Objective):
 class CostAugmentedTask(TaskLoss, nn.Module):
     """The task-net's side of dynamic margin as released, with a cost-augmented head that sees the truth.
 
-    Mean over the batch of -cost(head) + E(head) + w E(prediction) + lambda_2 supervision; gradients flow through the
-    cost and both answers.   (seal.md §2.2)
+    Mean over the batch of -cost(head) + E(head) + w E(prediction) + lambda_2 supervision; gradients flow
+    through the cost and both answers.   (seal.md §2.2)
 
     `head` maps (prediction, y) to logits; it learns with the task-net.
     """
@@ -41,5 +41,7 @@ class CostAugmentedTask(TaskLoss, nn.Module):
         prediction = space.relax(logits)
         augmented = space.relax(self.head(prediction, y))
         violation = space.cost(augmented, y) - energy(x, augmented)
-        weighted = self.energy_weight * energy(x, prediction) + self.supervision_weight * space.supervise(logits, y)
+        weighted = self.energy_weight * energy(x, prediction) + self.supervision_weight * space.supervise(
+            logits, y
+        )
         return (weighted - violation).mean()

@@ -25,4 +25,6 @@ class EnergyAndSupervision(TaskLoss):
 
     def __call__(self, energy: EnergyFn, space: Answers, x: Tensor, y: Tensor, logits: Tensor) -> Tensor:
         supervision = space.supervise(logits, y)
-        return (self.energy_weight * energy(x, space.relax(logits)) + self.supervision_weight * supervision).mean()
+        return (
+            self.energy_weight * energy(x, space.relax(logits)) + self.supervision_weight * supervision
+        ).mean()

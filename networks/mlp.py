@@ -16,7 +16,9 @@ class MLP(nn.Module):
         x: (B, D).   returns: (B, H).
     """
 
-    def __init__(self, num_features: int, *, num_layers: int = 2, width: int = 400, dropout: float = 0.0) -> None:
+    def __init__(
+        self, num_features: int, *, num_layers: int = 2, width: int = 400, dropout: float = 0.0
+    ) -> None:
         super().__init__()
         layers: list[nn.Module] = []
         for depth in range(num_layers):
@@ -42,7 +44,13 @@ class LabelMLP(nn.Module):
     """
 
     def __init__(
-        self, num_features: int, num_labels: int, *, num_layers: int = 2, width: int = 400, dropout: float = 0.0
+        self,
+        num_features: int,
+        num_labels: int,
+        *,
+        num_layers: int = 2,
+        width: int = 400,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
         self.features = MLP(num_features, num_layers=num_layers, width=width, dropout=dropout)
@@ -61,7 +69,9 @@ def reset_linear(linear: nn.Linear) -> None:
 
 
 class CostAugmentedHead(nn.Module):
-    """A second answer stacked on a task-net, which sees the truth: 2L -> L -> L.   [SEAL code, dynamic margin]
+    """A second answer stacked on a task-net, which sees the truth: 2L -> L -> L.
+
+    [SEAL code, dynamic margin]
 
     Shapes:
         prediction, y: (B, L).   returns: logits (B, L).

@@ -5,6 +5,8 @@
 Parity first: all contenders give the same energies and gradients. CPU time, one thread, batch of 32.
 """
 
+from functools import partial
+
 import torch
 
 from energies.base import Energy
@@ -32,17 +34,17 @@ def main() -> None:
         name = f"L={labels} G={patterns}"
         slopes[name] = side_by_side(
             {
-                "closed form": lambda f=closed, y=y: f(y),
-                "autograd.grad": lambda f=autograd, y=y: f(y),
-                "torch.func": lambda f=functional, y=y: f(y),
+                "closed form": partial(closed, y),
+                "autograd.grad": partial(autograd, y),
+                "torch.func": partial(functional, y),
             },
             repeats=50,
         )
         search, space = GradientInference(Blank(), steps=STEPS), LabelSets(labels)
         searches[name] = side_by_side(
             {
-                "closed form": lambda f=closed, s=search, p=space, x=x: s(f, p, x),
-                "autograd.grad": lambda f=autograd, s=search, p=space, x=x: s(f, p, x),
+                "closed form": partial(search, closed, space, x),
+                "autograd.grad": partial(search, autograd, space, x),
             },
             repeats=5,
         )

@@ -2,8 +2,8 @@
 
     python -m scripts.benchmark_training
 
-Parity first: the scheme and the bare loop end with the same weights, the two forms of a set with the same gradients.
-CPU time, one thread, batch of 32.
+Parity first: the scheme and the bare loop end with the same weights, the two forms of a set with the same
+gradients. CPU time, one thread, batch of 32.
 """
 
 import warnings
@@ -25,7 +25,11 @@ from networks.mlp import LabelMLP
 from scripts.timing import show, side_by_side
 
 NETS = {"bibtex 1836-400-400-159": (1836, 159, 2, 400), "tiny 8-8-8": (8, 8, 1, 8)}
-SETS = {"bibtex K=20": (159, 200, 20, 2.4), "spo_fun K=40": (500, 300, 40, 8.7), "cal500 K=20": (174, 400, 20, 26)}
+SETS = {
+    "bibtex K=20": (159, 200, 20, 2.4),
+    "spo_fun K=40": (500, 300, 40, 8.7),
+    "cal500 K=20": (174, 400, 20, 26),
+}
 ROWS = 32 * 100
 adamw = partial(torch.optim.AdamW, lr=1e-3, fused=True)
 
@@ -64,7 +68,9 @@ def trainer(**options: object) -> pl.Trainer:
 def scheme(name: str, net: nn.Module) -> None:
     """One epoch of CrossEntropy under the Trainer."""
     labels = NETS[name][1]
-    module = CrossEntropy(net, adamw, space=LabelSets(labels), metric=MultiLabelScores(labels), clip_norm=None)
+    module = CrossEntropy(
+        net, adamw, space=LabelSets(labels), metric=MultiLabelScores(labels), clip_norm=None
+    )
     trainer().fit(module, data_of(name))
 
 
@@ -119,7 +125,9 @@ def sets() -> dict[str, dict[str, float]]:
         logits = torch.full((32, labels), cardinality / labels).logit()
         drawn = space.sample(logits, samples)
 
-        def step(answers: Tensor, e: SumEnergy = energy, p: LabelSets = space, o: tuple = (x, y, logits)) -> list:
+        def step(
+            answers: Tensor, e: SumEnergy = energy, p: LabelSets = space, o: tuple = (x, y, logits)
+        ) -> list:
             e.zero_grad()
             NCERanking()(e, p, o[0], o[1], Guesses(answers.clone(), o[2])).backward()
             return [q.grad.clone() for q in e.parameters() if q.grad is not None]

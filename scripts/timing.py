@@ -1,7 +1,7 @@
-"""Timing side by side: every contender in turn, several rounds, CPU time, one thread; parity is checked before."""
+"""Timing side by side: every contender in turn, several rounds, CPU time, one thread."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from statistics import median
 
 import torch
@@ -11,7 +11,7 @@ from rich.table import Table
 ROUNDS = 7
 
 
-def side_by_side(contenders: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
+def side_by_side(contenders: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, float]:
     """Median microseconds of CPU time a call, per contender."""
     torch.set_num_threads(1)
     spent: dict[str, list[float]] = {name: [] for name in contenders}

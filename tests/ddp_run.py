@@ -9,6 +9,7 @@ warnings.filterwarnings("ignore")
 
 import pytorch_lightning as pl  # noqa: E402
 import torch  # noqa: E402
+
 from test_schemes import Data, scheme  # noqa: E402
 
 torch.set_num_threads(1)
@@ -19,12 +20,23 @@ def main(folder: Path, names: list[str]) -> None:
     for name in names:
         module = scheme(name, "sets", dropout=0.3)
         trainer = pl.Trainer(
-            max_epochs=3, accelerator="cpu", devices=2, strategy="ddp_find_unused_parameters_true", logger=False,
-            enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False, inference_mode=False,
-            num_sanity_val_steps=0, default_root_dir=folder,
-        )  # fmt: skip
+            max_epochs=3,
+            accelerator="cpu",
+            devices=2,
+            strategy="ddp_find_unused_parameters_true",
+            logger=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            enable_checkpointing=False,
+            inference_mode=False,
+            num_sanity_val_steps=0,
+            default_root_dir=folder,
+        )
         trainer.fit(module, RankData(trainer))
-        torch.save({k: v.clone() for k, v in module.state_dict().items()}, folder / f"{name}-{trainer.global_rank}.pt")
+        torch.save(
+            {k: v.clone() for k, v in module.state_dict().items()},
+            folder / f"{name}-{trainer.global_rank}.pt",
+        )
 
 
 class RankData(Data):

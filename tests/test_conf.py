@@ -61,7 +61,11 @@ def test_each_scheme_builds_and_trains_from_its_file(
 def test_each_released_layer_builds_over_its_scheme(
     layer: Path, checkpoints: dict[str, str], tmp_path: Path
 ) -> None:
-    under = {"partly_pretrained": "seal_static_nce_mlc", "dynamic_margin": "seal_dynamic_margin_mlc", "spen": "spen_mlc"}
+    under = {
+        "partly_pretrained": "seal_static_nce_mlc",
+        "dynamic_margin": "seal_dynamic_margin_mlc",
+        "spen": "spen_mlc",
+    }
     scheme = Path(f"conf/scheme/{under[layer.stem]}.yaml")
     layers = ["--config", "conf/data/generated.yaml", "--config", str(scheme), "--config", str(layer)]
     cli = build(tmp_path, *layers, *needs(scheme, checkpoints))
@@ -88,7 +92,9 @@ def cells() -> list[tuple[str, ...]]:
 def test_every_cell_of_a_table_resolves_to_a_config(quarter: int) -> None:
     parser = ParseOnly()
     for layers in cells()[quarter::4]:
-        config = parser.resolve([*(part for file in layers for part in ("--config", file)), "--seed_everything=3"])
+        config = parser.resolve(
+            [*(part for file in layers for part in ("--config", file)), "--seed_everything=3"]
+        )
         assert config["model"]["init_args"]["seed"] == 3
 
 
@@ -119,7 +125,10 @@ def test_a_checkpoint_without_the_part_or_not_there_is_refused_with_advice(
 
 def test_a_checkpoint_cannot_name_a_class_of_others(checkpoints: dict[str, str], tmp_path: Path) -> None:
     content = torch.load(checkpoints["guesser"], weights_only=True)
-    content["hyper_parameters"]["task_net"] = {"class_path": "subprocess.Popen", "init_args": {"args": "true"}}
+    content["hyper_parameters"]["task_net"] = {
+        "class_path": "subprocess.Popen",
+        "init_args": {"args": "true"},
+    }
     torch.save(content, tmp_path / "bad.ckpt")
     with pytest.raises(CheckpointUnusable, match="not one of this project"):
         load_part(str(tmp_path / "bad.ckpt"), "task_net")

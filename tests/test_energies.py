@@ -58,7 +58,9 @@ def test_closed_form_slope_is_the_derivative(energy: Energy) -> None:
 
 
 @pytest.mark.parametrize("share", [0.03, 0.5])  # looked up; multiplied
-def test_discrete_sets_give_the_same_energy_and_parameter_gradients_as_floats(energy: Energy, share: float) -> None:
+def test_discrete_sets_give_the_same_energy_and_parameter_gradients_as_floats(
+    energy: Energy, share: float
+) -> None:
     x, y = inputs()
     discrete = y < share
     discrete[1, 0, 2] = True
@@ -112,4 +114,6 @@ def test_networks_start_as_released() -> None:
 def test_the_last_layer_has_no_dropout() -> None:
     dropouts = [type(layer).__name__ for layer in MLP(3, num_layers=3, width=4, dropout=0.5).layers]
     assert dropouts == ["Linear", "Softplus", "Dropout"] * 2 + ["Linear", "Softplus"]
-    assert not any(isinstance(m, torch.nn.Dropout) for m in MLP(3, num_layers=1, width=4, dropout=0.5).modules())
+    assert not any(
+        isinstance(m, torch.nn.Dropout) for m in MLP(3, num_layers=1, width=4, dropout=0.5).modules()
+    )

@@ -8,7 +8,17 @@ from energies.base import Energy, SumEnergy
 from energies.mlc import LabelMixEnergy, LocalEnergy
 from energies.spaces import AnswerSpace, LabelSets, PixelMasks, TagSequences
 from inference.gradient import Blank, FromNet, GradientInference, Uniform, toward
-from inference.guesses import Adversarial, Case, CostAugmented, Minimum, Perturbed, Point, Sampled, Together, Truth
+from inference.guesses import (
+    Adversarial,
+    Case,
+    CostAugmented,
+    Minimum,
+    Perturbed,
+    Point,
+    Sampled,
+    Together,
+    Truth,
+)
 from inference.released import SquashedMinimum, SquashedPoint
 from losses.objectives import Margin, Regression
 from networks.mlp import LabelMLP
@@ -71,7 +81,9 @@ def test_the_answer_is_never_worse_than_the_start(bowl: tuple[AnswerSpace, Bowl,
     torch.manual_seed(5)
     begin = STARTS[start](space, logits, logits)
     torch.manual_seed(5)
-    found = GradientInference(STARTS[start], steps=5, step_size=3.0)(energy.slope(logits), space, logits, logits)
+    found = GradientInference(STARTS[start], steps=5, step_size=3.0)(
+        energy.slope(logits), space, logits, logits
+    )
     assert (found.energy <= energy(logits, begin).min(0).values + 1e-6).all()
     torch.testing.assert_close(found.energy, energy(logits, found.y).detach())
 

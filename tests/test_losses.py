@@ -87,7 +87,11 @@ def test_nce_is_ranking_of_scores_with_the_noise_taken_off() -> None:
     samples = space.sample(logits, 4)
     plain = Ranking()(lambda x, y: y.float() @ weights, space, torch.zeros(2, 1), Y, Guesses(samples))
     nce = NCERanking()(
-        lambda x, y: y.float() @ weights - space.log_prob(logits, y), space, torch.zeros(2, 1), Y, Guesses(samples, logits)
+        lambda x, y: y.float() @ weights - space.log_prob(logits, y),
+        space,
+        torch.zeros(2, 1),
+        Y,
+        Guesses(samples, logits),
     )
     torch.testing.assert_close(plain, nce)
 
@@ -131,6 +135,8 @@ def test_released_task_loss_sends_gradients_to_its_head_and_the_logits() -> None
     p = logits.detach().sigmoid()
     augmented = loss.head(p, Y).sigmoid()
     supervision = torch.nn.functional.binary_cross_entropy(p, Y, reduction="none").sum(-1)
-    want = -costs.l1(augmented, Y) + linear_energy(Y, augmented) + 0.01 * linear_energy(Y, p) + 2 * supervision
+    want = (
+        -costs.l1(augmented, Y) + linear_energy(Y, augmented) + 0.01 * linear_energy(Y, p) + 2 * supervision
+    )
     torch.testing.assert_close(value, want.mean())
     assert all(q.grad is not None and q.grad.abs().sum() > 0 for q in [logits, *loss.parameters()])

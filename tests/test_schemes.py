@@ -121,8 +121,12 @@ def scheme(name: str, space: str, dropout: float = 0.0) -> Scheme:
         "static": lambda: SealStatic(net, energy, Regression(), **with_task, **common),
         "dynamic_margin": lambda: dynamic(objective=Margin(), guess=Point(), inner="task", inner_steps=2),
         "dynamic_regression": lambda: dynamic(objective=Regression(), guess=Point(), inner_steps=2),
-        "dynamic_regression_s": lambda: dynamic(objective=Regression(), guess=Perturbed(4, 0.5), outer_steps=2),
-        "dynamic_nce": lambda: dynamic(objective=NCERanking(), guess=Sampled(6), inner_steps=3, outer_steps=2),
+        "dynamic_regression_s": lambda: dynamic(
+            objective=Regression(), guess=Perturbed(4, 0.5), outer_steps=2
+        ),
+        "dynamic_nce": lambda: dynamic(
+            objective=NCERanking(), guess=Sampled(6), inner_steps=3, outer_steps=2
+        ),
         "dynamic_ranking": lambda: dynamic(objective=Ranking(), guess=Sampled(6)),
         "spen": lambda: EnergyNet(energy, Margin(), CostAugmented(SEARCH), SEARCH, adam, **common),
         "dvn": lambda: EnergyNet(energy, Regression(), DVN, SEARCH, adam, **common),
@@ -132,9 +136,17 @@ def scheme(name: str, space: str, dropout: float = 0.0) -> Scheme:
 
 
 SCHEMES = [
-    "cross_entropy", "static", "dynamic_margin", "dynamic_regression", "dynamic_regression_s", "dynamic_nce",
-    "dynamic_ranking", "spen", "dvn", "nce",
-]  # fmt: skip
+    "cross_entropy",
+    "static",
+    "dynamic_margin",
+    "dynamic_regression",
+    "dynamic_regression_s",
+    "dynamic_nce",
+    "dynamic_ranking",
+    "spen",
+    "dvn",
+    "nce",
+]
 
 
 class Watch(pl.callbacks.Checkpoint):
@@ -150,10 +162,16 @@ class Watch(pl.callbacks.Checkpoint):
 def fit(module: Scheme, data: Data, epochs: int, folder: Path, resume: str | None = None) -> Watch:
     watch = Watch()
     trainer = pl.Trainer(
-        max_epochs=epochs, accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False,
-        default_root_dir=folder, callbacks=[watch], inference_mode=False,
+        max_epochs=epochs,
+        accelerator="cpu",
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        default_root_dir=folder,
+        callbacks=[watch],
+        inference_mode=False,
         num_sanity_val_steps=0,
-    )  # fmt: skip
+    )
     trainer.fit(module, data, ckpt_path=resume)
     trainer.save_checkpoint(folder / f"after-{epochs}.ckpt")
     return watch
@@ -165,7 +183,9 @@ def weights(module: Scheme) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("space", SPACES)
 @pytest.mark.parametrize("name", SCHEMES)
-def test_each_scheme_drives_its_losses_down_on_every_kind_of_answer(name: str, space: str, tmp_path: Path) -> None:
+def test_each_scheme_drives_its_losses_down_on_every_kind_of_answer(
+    name: str, space: str, tmp_path: Path
+) -> None:
     module = scheme(name, space)
     losses = fit(module, Data(space), 25, tmp_path).epochs
     first, last = losses[0], {k: sum(e[k] for e in losses[-3:]) / 3 for k in losses[0]}
@@ -215,9 +235,19 @@ class Recorder(SealDynamic):
 def test_only_the_part_whose_turn_it_is_moves_and_turns_are_counted(inner: str, tmp_path: Path) -> None:
     kind, shape = SPACES["sets"]
     module = Recorder(
-        Net(shape), ToyEnergy(shape), NCERanking(), Sampled(4), EnergyAndSupervision(1.0), adam, adam,
-        inner=inner, inner_steps=3, outer_steps=2, space=kind, metric=Quality(kind),
-    )  # fmt: skip
+        Net(shape),
+        ToyEnergy(shape),
+        NCERanking(),
+        Sampled(4),
+        EnergyAndSupervision(1.0),
+        adam,
+        adam,
+        inner=inner,
+        inner_steps=3,
+        outer_steps=2,
+        space=kind,
+        metric=Quality(kind),
+    )
     fit(module, Data("sets"), 1, tmp_path)
     outer = {"energy": "task", "task": "energy"}[inner]
     batches = 2
@@ -240,9 +270,17 @@ def test_no_weight_on_the_energy_leaves_the_curve_of_cross_entropy(tmp_path: Pat
     plain = task_curve(lambda net: CrossEntropy(net, adam, task_steps=2, **common))
     dynamic = task_curve(
         lambda net: SealDynamic(
-            net, ToyEnergy(shape), NCERanking(), Sampled(4), EnergyAndSupervision(0.0), adam, adam,
-            inner_steps=3, outer_steps=2, **common,
-        )  # fmt: skip
+            net,
+            ToyEnergy(shape),
+            NCERanking(),
+            Sampled(4),
+            EnergyAndSupervision(0.0),
+            adam,
+            adam,
+            inner_steps=3,
+            outer_steps=2,
+            **common,
+        )
     )
     assert plain[0] == dynamic[0]
     assert all(torch.equal(plain[1][k], dynamic[1][k]) for k in plain[1])

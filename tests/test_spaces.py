@@ -18,7 +18,10 @@ def one_hot(tags: list[list[int]], num: int) -> Tensor:
 SPACES = {
     "sets": (LabelSets(4), torch.tensor([[1, 0, 0, 1], [0, 1, 0, 0], [1, 1, 1, 1]]).double()),
     "tags": (TagSequences(3).over(MASK), one_hot([[0, 1, 2], [1, 0, 0], [2, 2, 2]], 3)),
-    "masks": (PixelMasks(2, 2), torch.tensor([[[1, 0], [1, 1]], [[0, 0], [0, 1]], [[1, 1], [1, 1]]]).double()),
+    "masks": (
+        PixelMasks(2, 2),
+        torch.tensor([[[1, 0], [1, 1]], [[0, 0], [0, 1]], [[1, 1], [1, 1]]]).double(),
+    ),
 }
 
 
@@ -53,7 +56,7 @@ def test_probabilities_of_all_answers_sum_to_one(case: tuple[AnswerSpace, Tensor
 
 
 def test_samples_follow_the_distribution(case: tuple[AnswerSpace, Tensor, Tensor]) -> None:
-    space, y, logits = case
+    space, _y, logits = case
     samples = space.sample(logits, 20_000).double()
     torch.testing.assert_close(samples.mean(0), space.relax(logits), atol=0.02, rtol=0)
 
@@ -62,7 +65,9 @@ def test_log_prob_of_the_truth_is_minus_its_supervision_up_to_the_mean(
     case: tuple[AnswerSpace, Tensor, Tensor],
 ) -> None:
     space, y, logits = case
-    count = {LabelSets: torch.ones(3), TagSequences: MASK.sum(-1), PixelMasks: torch.full((3,), 4)}[type(space)]
+    count = {LabelSets: torch.ones(3), TagSequences: MASK.sum(-1), PixelMasks: torch.full((3,), 4)}[
+        type(space)
+    ]
     torch.testing.assert_close(-space.log_prob(logits, y), space.supervise(logits, y) * count)
 
 
@@ -86,7 +91,7 @@ def test_decoding_the_truth_gives_it_back(case: tuple[AnswerSpace, Tensor, Tenso
 
 
 def test_projection_is_the_nearest_feasible_point(case: tuple[AnswerSpace, Tensor, Tensor]) -> None:
-    space, y, logits = case
+    space, _y, logits = case
     anywhere = 3 * logits
     if isinstance(space, TagSequences):
         anywhere = anywhere * space.real.unsqueeze(-1)

@@ -22,7 +22,14 @@ class MultiLabelScores(Metric):
     """
 
     full_state_update = False
+    candidates: Tensor
     threshold: Tensor
+    f1_sum: Tensor
+    true_positives: Tensor
+    predicted: Tensor
+    actual: Tensor
+    precision_sum: Tensor
+    count: Tensor
 
     def __init__(self, num_labels: int, thresholds: tuple[float, ...] = (0.5,)) -> None:
         super().__init__()
@@ -65,10 +72,10 @@ class MultiLabelScores(Metric):
 
 
 def average_precision(probability: Tensor, y: Tensor) -> Tensor:
-    """Average precision of each example's ranking of its labels, (B,); labels of equal probability share a rank.
+    """Average precision of each example's ranking of its labels, (B,); equal probabilities share a rank.
 
-    sum over true labels of (true labels ranked at least as high) / (labels ranked at least as high), divided by the
-    number of true labels; 0 for an example without any.
+    sum over true labels of (true labels ranked at least as high) / (labels ranked at least as high), divided
+    by the number of true labels; 0 for an example without any.
     """
     ordered, order = probability.sort(-1, descending=True)
     truth = y.gather(-1, order)

@@ -1,0 +1,175 @@
+"""One run by hand: the same files and numbers as in a table, and one message for each mistake."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from experiments import store
+from experiments.by_hand import train
+from experiments.cli import BASE, ParseOnly, TrainCLI
+from experiments.errors import UserError
+from experiments.fit import fit_and_test
+from toy_world import World, until
+
+pytest_plugins = ["toy_world"]
+
+LAYERS = ["--config", "conf/data/toy.yaml", "--config", "conf/scheme/toy.yaml"]
+
+
+def by_hand(folder: str, *options: str) -> dict[str, Any]:
+    """Train into a folder; the record."""
+    return train([*LAYERS, *options, "--run_dir", folder], lambda progress: None)[0]
+
+
+def test_a_run_by_hand_leaves_the_files_and_the_id_of_a_run_of_a_table(world: World) -> None:
+    record = by_hand("runs/mine")
+    left = {path.name for path in Path("runs/mine").iterdir()}
+    assert left >= {"config.yaml", "metrics.csv", "progress.json", "record.json", "checkpoints"}
+    world.table(plain={})
+    world.reproduce("--seeds", "0")
+    (made,) = world.records()
+    assert (record["id"], record["metrics"]) == (made["id"], made["metrics"])
+
+
+def test_the_config_a_run_leaves_makes_the_same_run(world: World) -> None:
+    record = by_hand("runs/mine", "--seed_everything", "3")
+    again, _ = train(["--config", "runs/mine/config.yaml", "--run_dir", "runs/two"], lambda progress: None)
+    assert (again["id"], again["metrics"]) == (record["id"], record["metrics"])
+
+
+def test_more_epochs_go_on_where_fewer_ended(world: World) -> None:
+    by_hand("runs/mine")
+    record = by_hand("runs/mine", "--trainer.max_epochs", "8")
+    assert record["epochs"] == 8
+    assert record["metrics"] == by_hand("runs/two", "--trainer.max_epochs", "8")["metrics"]
+
+
+def test_a_run_whose_training_ended_is_only_tested_again(world: World) -> None:
+    still = ["--model.init_args.optimizer.init_args.lr=0.0", "--trainer.max_epochs=60", "--run_dir=runs/mine"]
+    cli = TrainCLI([*LAYERS, *still])
+    cli.trainer.fit(cli.model, datamodule=cli.datamodule)  # and killed before the test
+    rows = Path("runs/mine/metrics.csv").read_text()
+    told: list[Any] = []
+    record = fit_and_test(TrainCLI([*LAYERS, *still]), Path("runs/mine"), {}, told.append)
+    assert record["epochs"] == 21 and "did not improve for 20 epochs" in record["stopped"]
+    assert Path("runs/mine/metrics.csv").read_text() == rows and not told
+
+
+def test_checkpoints_open_with_weights_only(world: World) -> None:
+    by_hand("runs/mine")
+    for name in ("best", "last"):
+        torch.load(f"runs/mine/checkpoints/{name}.ckpt", weights_only=True)
+
+
+def test_a_folder_in_use_is_refused(world: World) -> None:
+    with store.hold(Path("runs/mine")), pytest.raises(UserError, match="in use by another process"):
+        by_hand("runs/mine")
+
+
+def test_a_run_that_diverges_is_one_message_with_its_traceback_beside(world: World) -> None:
+    with pytest.raises(UserError, match=r"the loss is NaN in epoch 1.*\n.*runs/mine/error.txt"):
+        by_hand("runs/mine", "--model.init_args.diverge_at=1")
+    assert "Traceback" in Path("runs/mine/error.txt").read_text()
+
+
+MISTAKES = [
+    (["--trainer.max_epoch", "3"], "Unknown option --trainer.max_epoch. Did you mean --trainer.max_epochs"),
+    (["--nonsense", "3"], "Unknown option --nonsense"),
+    (["--model.init_args.nois", "3"], "ToyScheme has no argument 'nois'"),
+    (["--model.init_args.nois", "3"], "Did you mean noise?"),
+    (["--model.noise", "abc"], "Wrong value 'abc' (at model.noise): expected"),
+    (["--model", "toy_science.ToyShceme"], "Did you mean ToyScheme"),
+    (["--model", "toy_sience.ToyScheme"], "There is no class toy_sience.ToyScheme"),
+    (["--config", "conf/data/tyo.yaml"], "no file conf/data/tyo.yaml. Did you mean conf/data/toy.yaml"),
+    (["--config", "not_yaml.yaml"], "not_yaml.yaml is not YAML"),
+    (["--config", "unknown.yaml"], "Unknown key trainer.max_epoch. Did you mean trainer.max_epochs"),
+    (["--config", "top.yaml"], "Unknown key modle. Did you mean model"),
+    (["--config", "deep.yaml"], "ToyNet has no argument 'widht' (at model.net). Did you mean width"),
+    (["--config", "reference.yaml"], "model.init_args.noise refers to a key that no file sets"),
+]
+
+
+@pytest.mark.parametrize(("options", "words"), MISTAKES)
+def test_a_mistake_in_an_option_or_a_file_is_one_message(
+    world: World, options: list[str], words: str
+) -> None:
+    Path("not_yaml.yaml").write_text("model: [3")
+    Path("unknown.yaml").write_text("trainer: {max_epoch: 3}")
+    Path("top.yaml").write_text("modle: 3")
+    Path("deep.yaml").write_text("model: {init_args: {net: {init_args: {widht: 3}}}}")
+    Path("reference.yaml").write_text("model: {init_args: {noise: '${data.init_args.nois}'}}")
+    with pytest.raises(UserError) as caught:
+        TrainCLI([*LAYERS, *options])
+    assert words in str(caught.value) and len(str(caught.value).splitlines()) < 8
+
+
+def test_what_is_not_given_is_asked_for(world: World) -> None:
+    with pytest.raises(UserError, match=r"No model is given.*conf/scheme"):
+        TrainCLI(["--config", "conf/data/toy.yaml"])
+
+
+def test_the_script_prints_the_numbers_or_one_message(
+    world: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from scripts.train import main
+
+    assert main([*LAYERS, "--run_dir=runs/good"]) == 0
+    said = capsys.readouterr().out
+    assert "test/example_f1" in said and "files: runs/good" in said
+    assert main([*LAYERS, "--trainer.max_epoch", "3"]) == 2
+    said = capsys.readouterr().err
+    assert "Did you mean --trainer.max_epochs" in said and "Traceback" not in said
+
+
+def test_ctrl_c_says_how_to_go_on(world: World) -> None:
+    slow = ["--model.init_args.pause=0.2", "--trainer.max_epochs=300", "--run_dir=runs/slow"]
+    stopped = world.start(*LAYERS, *slow, module="scripts.train")
+    until(lambda: Path("runs/slow/checkpoints/last.ckpt").exists())
+    stopped.send_signal(2)
+    said, _ = stopped.communicate(timeout=60)
+    assert stopped.returncode == 130 and "--run_dir runs/slow" in said and "Traceback" not in said
+
+
+def test_help_of_both_scripts_is_quick_to_come(root: Path) -> None:
+    for script, text in (("train", "--trainer.max_epochs"), ("reproduce", "--dry-run")):
+        began = time.monotonic()
+        done = subprocess.run(
+            [sys.executable, "-m", f"scripts.{script}", "--help"], cwd=root, capture_output=True, text=True
+        )
+        assert done.returncode == 0 and text in done.stdout
+        assert time.monotonic() - began < 30  # a hang, not a benchmark
+
+
+@pytest.mark.parametrize("name", ["wandb", "tensorboard"])
+def test_a_logger_works_without_account_and_never_holds_the_results(
+    world: World, root: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip(name, reason=f"the optional package {name} is not installed")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    record = by_hand("runs/mine", "--config", str(root / f"conf/logger/{name}.yaml"))
+    plain = by_hand("runs/two")
+    assert (record["id"], record["metrics"]) == (plain["id"], plain["metrics"])
+    assert json.loads(Path("runs/mine/record.json").read_text())["metrics"] == record["metrics"]
+    found = [path for path in Path("runs/mine").rglob("*") if "wandb" in path.name or "tfevents" in path.name]
+    assert found and not Path("wandb").exists() and not Path("lightning_logs").exists()
+    if name == "wandb":
+        import wandb
+
+        wandb.finish()
+
+
+def test_the_base_layer_is_below_every_file(world: World) -> None:
+    assert BASE.exists()
+    config = ParseOnly().resolve(LAYERS)
+    assert config["trainer"]["max_epochs"] == 5 and config["trainer"]["num_sanity_val_steps"] == 0
+    assert [c["class_path"].split(".")[-1] for c in config["trainer"]["callbacks"]] == [
+        "EarlyStopping",
+        "ModelCheckpoint",
+    ]
+    assert config["trainer"]["callbacks"][1]["init_args"]["dirpath"] == "@run_dir/checkpoints"

@@ -1,0 +1,201 @@
+"""Summary, claims and pages: right numbers, honest gaps, and no torch."""
+
+import io
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+from scipy.stats import ttest_ind
+
+from experiments import page, store
+from experiments.claims import ClaimError, holds, read_claim
+from experiments.spec import read_table
+from experiments.summary import Sample, Summary, summarise, welch
+from toy_world import HERE, World
+
+pytest_plugins = ["toy_world"]
+
+NUMBERS = {"plain": [0.50, 0.52, 0.54], "taught": [0.60, 0.62, 0.64]}
+
+
+def fill(numbers: dict[str, list[float]] = NUMBERS, **more: Any) -> None:
+    """Write records of the easy column."""
+    for row, values in numbers.items():
+        for seed, value in enumerate(values):
+            metrics = {"test/example_f1": value}
+            known = {"id": f"{row}{seed}", "row": row, "column": "easy", "seed": seed, "metrics": metrics}
+            store.keep("toy", [known | {"seconds": 3600, "device": "cpu", "cpu": "a core"} | more])
+
+
+def summary(**state: Any) -> Summary:
+    return summarise(read_table("toy"), state)
+
+
+def test_a_cell_holds_mean_sample_deviation_counts_and_the_difference_to_the_paper(world: World) -> None:
+    fill()
+    cell = summary().cells["plain", "easy"]
+    assert cell.ours == Sample(pytest.approx(52.0), pytest.approx(2.0), 3)
+    assert cell.difference == pytest.approx(-8.0)
+    assert cell.p == pytest.approx(0.0103, abs=1e-4)  # the paper's side counts as ten runs
+    text = page.markdown(summary())
+    assert "52.00 ± 2.00 (3/3) [-8.00\\*]<br>" in text and "60.00 ± 1.50" in text
+    assert "**62.00 ± 2.00 (3/3)**" in text  # our best is bold
+
+
+def test_one_run_has_no_deviation_and_no_test(world: World) -> None:
+    fill({"plain": [0.5]})
+    cell = summary().cells["plain", "easy"]
+    assert cell.ours == Sample(50.0, None, 1) and cell.p is None
+    assert "50.00 (1/2) [-10.00]" in page.markdown(summary())
+
+
+def test_a_cell_without_runs_is_drawn_empty_never_as_zero(world: World) -> None:
+    text = page.markdown(summary(missing={"lost": "nowhere.arff is not there"}))
+    assert "| plain | - (0/2)<br>" in text and "0.00" not in text.replace("60.00", "").replace("30.00", "")
+    assert "missing<br>" in text and "Missing: nowhere.arff is not there" in text
+
+
+def test_the_page_escapes_what_could_be_html_and_greys_what_is_cited(world: World) -> None:
+    world.change("tables/toy.yaml", lambda t: t["rows"]["plain"].update(label="a|b <script>"))
+    text = page.markdown(summary())
+    assert "<script>" not in text and "<b>" not in text
+    assert "a\\|b &lt;script&gt;" in text and "generated &lt;b&gt;data&lt;/b&gt;" in text
+    assert '<i style="color:gray">Somebody 2009</i> | <i style="color:gray">55.40</i>' in text
+
+
+def test_failed_runs_notes_and_effort_stand_on_the_page(world: World) -> None:
+    fill(commit="0123456789abcdef", dirty=True, versions={"torch": "2.13.0"})
+    store.write_json(store.run_dir("w0") / "progress.json", {"state": "failed", "reason": "it is <NaN>"})
+    text = page.markdown(summary(ids={"wild/easy/0": "w0"}))
+    assert "wild / easy / 0: it is &lt;NaN&gt;" in text and "Nothing here is real." in text
+    assert "6 runs, 6.0 hours of training on a core; torch 2.13.0; commits 012345678+" in text
+
+
+def test_a_record_of_an_earlier_config_is_marked(world: World) -> None:
+    fill({"plain": [0.5, 0.5]})
+    cell = summary(ids={"plain/easy/0": "plain0", "plain/easy/1": "another"}).cells["plain", "easy"]
+    assert cell.stale == 1 and "(2/2)†" in page.markdown(summary(ids={"plain/easy/1": "another"}))
+
+
+def test_claims_hold_fail_or_wait_with_their_numbers(world: World) -> None:
+    fill()
+    states = {(v.claim.says, v.column): v for v in summary().verdicts}
+    assert states["teaching helps", "easy"].state == "holds"
+    assert states["teaching helps", "easy"].p == pytest.approx(ttest_p(NUMBERS["plain"], NUMBERS["taught"]))
+    assert states["teaching helps", "lost"].state == "not yet"
+    assert states["by a lot", "easy"].state == "fails"
+    text = page.markdown(summary())
+    assert "Easy: holds (taught 62.00, plain 52.00; Welch p = 0.0036)" in text
+    assert "not yet: Lost (no taught or plain)" in text
+
+
+def test_a_claim_about_means_over_columns_waits_for_all_of_them(world: World) -> None:
+    world.change(
+        "tables/toy.yaml", lambda t: t["claims"].append({"holds": "taught > plain", "across": "mean"})
+    )
+    fill()
+    assert summary().verdicts[-1].state == "not yet"
+    for row, value in (("plain", 0.1), ("taught", 0.3)):
+        metrics = {"test/example_f1": value}
+        record = {"id": f"{row}l", "row": row, "column": "lost", "seed": 0, "metrics": metrics}
+        store.keep("toy", [record])
+    verdict = summary().verdicts[-1]
+    assert (verdict.state, verdict.numbers) == ("holds", {"taught": 46.0, "plain": 31.0})
+
+
+def test_a_claim_may_speak_of_a_cited_row(world: World) -> None:
+    claim = {"holds": "plain < cited", "on": ["easy"]}
+    world.change("tables/toy.yaml", lambda t: t["claims"].append(claim))
+    fill()
+    assert summary().verdicts[-1].numbers == {"plain": pytest.approx(52.0), "cited": 55.4}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a > b", True),
+        ("a >= b + 2", False),
+        ("b < a < 5", True),
+        ("max(a, b) == 3", None),
+        ("min(a, b) * 2 > -1", True),
+        ("a - b > 0.5", True),
+    ],
+)
+def test_a_claim_is_arithmetic_on_rows(text: str, expected: bool | None) -> None:
+    if expected is None:
+        with pytest.raises(ClaimError):
+            read_claim({"holds": text}, ["a", "b"], ["c"])
+    else:
+        assert holds(read_claim({"holds": text}, ["a", "b"], ["c"]), {"a": 3.0, "b": 2.0}) is expected
+
+
+@pytest.mark.parametrize(
+    "text", ["__import__('os')", "a > open('x')", "a.real > b", "[a] > b", "a > b if a else b"]
+)
+def test_a_claim_is_nothing_but_arithmetic(text: str) -> None:
+    with pytest.raises(ClaimError):
+        read_claim({"holds": text}, ["a", "b"], ["c"])
+
+
+Values = st.lists(st.floats(0, 100, allow_nan=False).map(lambda v: round(v, 2)), min_size=3, max_size=10)
+
+
+@given(Values, Values)
+def test_welch_agrees_with_scipy(a: list[float], b: list[float]) -> None:
+    if statistics.pstdev(a) + statistics.pstdev(b) < 1e-3:
+        return
+    assert welch(Sample.of(a), Sample.of(b)) == pytest.approx(ttest_p(a, b), abs=1e-9)
+
+
+def ttest_p(a: list[float], b: list[float]) -> float:
+    return float(ttest_ind(np.array(a), np.array(b), equal_var=False).pvalue)
+
+
+def test_the_terminal_shows_the_same_numbers_in_any_width(world: World) -> None:
+    fill()
+    for width in (40, 80, 200):
+        console = Console(file=io.StringIO(), width=width)
+        page.render(read_table("toy"), console)
+        said = console.file.getvalue()  # type: ignore[attr-defined]
+        assert "52.00 ± 2.00 (3/3)" in said and "55.40" in said and "Lost" in said
+
+
+def test_a_page_is_written_only_when_it_changes(world: World) -> None:
+    fill()
+    console = Console(file=io.StringIO())
+    page.collect("toy", console)
+    before = page.page_file("toy").stat().st_mtime_ns
+    page.collect("toy", console)
+    assert page.page_file("toy").stat().st_mtime_ns == before
+
+
+def test_a_table_is_drawn_without_torch(world: World) -> None:
+    fill()
+    code = (
+        "import sys; from scripts.reproduce import main; code = main(['toy', '--collect']); "
+        "bad = {'torch', 'pytorch_lightning', 'torchmetrics', 'jsonargparse'} & set(sys.modules); "
+        "sys.exit(f'imported {bad}' if bad else code)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"PYTHONPATH": str(HERE.parent), "PATH": "", "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "52.00 ± 2.00 (3/3)" in done.stdout and Path("results/toy.md").exists()
+
+
+def test_an_unknown_table_is_one_message_and_exit_code_two(world: World) -> None:
+    code, said = world.reproduce("--collect")
+    assert code == 0
+    world.folder.joinpath("conf/tables/toy.yaml").unlink()
+    code, said = world.reproduce("--collect")
+    assert code == 2 and "There is no table 'toy'" in said
