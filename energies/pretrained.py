@@ -32,7 +32,7 @@ class PartlyPretrainedEnergy(PretrainedEnergy):
     """A finished run's energy as the released static runs loaded it: label matrix and v only.
 
     Their initialiser list drew every other linear layer anew before the rule that loads the checkpoint could
-    apply, so the feature network, M and m are random and frozen.   [seal.md §4.2, §9 row 1]
+    apply, so the feature network, M and m are random and frozen.   [SEAL code, static runs]
     """
 
     def __init__(self, checkpoint: str) -> None:

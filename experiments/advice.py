@@ -37,7 +37,7 @@ def advise(parser: Parser, message: str, files: list[str]) -> str:
         return f"{found[1]} refers to a key that no file sets: {cause}. Is a --config missing, or misspelt?"
     if "Problems parsing config" in message:
         return _not_yaml(files) or f"A config file is not YAML: {message}"
-    if found := re.search(r"arguments are required: ([\w, ]+)", message):
+    if found := re.search(r"arguments are required: (\w+)", message):
         return f"No {found[1]} is given. Add a --config, such as {EXAMPLES.get(found[1], 'a file of conf')}."
     if found := re.search(r"File does not exist: '([^']+)'", message):
         return _no_file(found[1])

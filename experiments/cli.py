@@ -10,6 +10,7 @@ import sys
 import time
 import warnings
 from argparse import ArgumentError
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ class TrainCLI(LightningCLI):
 
     def __init__(self, args: Args = None, *, run_dir: str | None = None, base: Path | None = BASE) -> None:
         self.base, self.run_dir = base, run_dir
+        self.given = args if isinstance(args, list) else sys.argv[1:]
         super().__init__(
             LightningModule,
             LightningDataModule,
@@ -55,7 +57,7 @@ class TrainCLI(LightningCLI):
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Where the run's files go; a config file refers to it as ${run_dir}."""
-        default = self.run_dir or by_hand_folder(sys.argv[1:])
+        default = self.run_dir or by_hand_folder(self.given)
         parser.add_argument("--run_dir", type=str, default=default, help="folder of this run's files")
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Args) -> None:
@@ -63,8 +65,7 @@ class TrainCLI(LightningCLI):
         try:
             self.config = _parse(parser, args)
         except (ArgumentError, OmegaConfBaseException) as error:
-            files = config_files(args if isinstance(args, list) else sys.argv[1:])
-            raise ConfigError(advise(parser, str(error), files)) from None
+            raise ConfigError(advise(parser, str(error), config_files(self.given))) from None
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Add what keeps the run's files."""
@@ -98,6 +99,7 @@ class ParseOnly(TrainCLI):
 
     def resolve(self, args: list[str]) -> dict[str, Any]:
         """The resolved config these arguments lead to."""
+        self.given = args
         super().parse_arguments(self.parser, args)
         return self.resolved()
 
@@ -115,7 +117,7 @@ def by_hand_folder(arguments: list[str]) -> str:
 
 def config_files(arguments: list[str]) -> list[str]:
     """The files a command line layers."""
-    files = [b for a, b in zip(arguments, [*arguments[1:], ""], strict=True) if a in ("--config", "-c")]
+    files = [b for a, b in pairwise(arguments) if a in ("--config", "-c")]
     return files + [a.partition("=")[2] for a in arguments if a.startswith("--config=")]
 
 

@@ -78,7 +78,11 @@ class EpochLog(Checkpoint):
         due = time.monotonic() - self.saved > self.cost / SAVING
         if due or best != self.best or why_ended(trainer):
             began = time.monotonic()
-            trainer.save_checkpoint(self.last)
+            part = self.last.with_suffix(".part")
+            trainer.save_checkpoint(
+                part
+            )  # goes through the system's folder for temporary files, in two steps
+            part.replace(self.last)
             self.best, self.saved, self.cost = best, time.monotonic(), time.monotonic() - began
         self._tell(trainer)
 

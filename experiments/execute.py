@@ -118,7 +118,7 @@ def _fail(job: Job, folder: Path, error: BaseException) -> Outcome:
 
 def one_line(error: BaseException, folder: Path) -> str:
     """The reason in one sentence."""
-    if isinstance(error, OSError) and error.errno is not None and error.filename is None:
+    if isinstance(error, OSError) and error.errno in store.FULL:
         return store.explain(error, folder)
     text = " ".join(str(error).split())
     kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "

@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -73,17 +74,25 @@ def _movable(tree: Tree, folder: str) -> Tree:
 def _fit(cli: TrainCLI) -> dict[str, Any]:
     """Train what is left to train; the last checkpoint."""
     last = cli.log.last
-    kept = _load(last) if last.exists() else {}
+    kept = _load_if_whole(last)
     ended = kept.get("training_ended", "")
     if not ended or ended.startswith("max_epochs"):  # there may be more epochs now
         start = str(last) if kept else None
         cli.trainer.fit(cli.model, datamodule=cli.datamodule, ckpt_path=start, weights_only=True)
-        kept = _load(last) if last.exists() else {}
+        kept = _load_if_whole(last)
     return kept
 
 
 def _load(path: Path) -> dict[str, Any]:
     return torch.load(path, weights_only=True, map_location="cpu")
+
+
+def _load_if_whole(path: Path) -> dict[str, Any]:
+    try:
+        return _load(path) if path.exists() else {}
+    except (OSError, RuntimeError, EOFError, UnpicklingError):  # cut off by a crash of the machine
+        path.unlink()
+        return {}
 
 
 def _metrics(

@@ -139,7 +139,9 @@ def keep_state(plan: Plan) -> None:
     """Remember ids and missing columns for pages drawn without torch."""
     old = store.read_json(state_file(plan.table.name)) or {}
     ids = old.get("ids", {}) | {f"{r}/{c}/{s}": i for (r, c, s), i in plan.ids.items()}
-    store.write(state_file(plan.table.name), json.dumps({"ids": ids, "missing": plan.missing}))
+    seen = {column for _, column, _ in plan.ids}
+    missing = {c: why for c, why in old.get("missing", {}).items() if c not in seen} | plan.missing
+    store.write(state_file(plan.table.name), json.dumps({"ids": ids, "missing": missing}))
 
 
 def _seeds(selection: Selection, table: Table) -> list[int]:

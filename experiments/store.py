@@ -18,6 +18,7 @@ from experiments.errors import StoreError
 
 RUNS = Path("runs")
 RESULTS = Path("results")
+FULL = (errno.ENOSPC, errno.EDQUOT)
 
 Record = dict[str, Any]
 
@@ -129,7 +130,7 @@ def write(path: Path, text: str, *, sure: bool = True) -> None:
 
 def explain(error: OSError, path: Path) -> str:
     """A file-system fault in words, with what to do."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if error.errno in FULL:
         return (
             f"The disk is full, {path} could not be written. Free some space (finished runs need only "
             "record.json and checkpoints/best.ckpt) and give the same command again: it goes on where it was."

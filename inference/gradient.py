@@ -1,4 +1,4 @@
-"""Gradient-based inference: projected descent on relaxed answers.   [SPEN §3.1; DVN §3.2; seal.md §4.1]
+"""Gradient-based inference: projected descent on relaxed answers.   [SPEN §3.1; DVN §3.2; SEAL code]
 
 Shapes: K starts, B examples; y is (K, B, ...) during the search and (B, ...) in the prediction.
 """

@@ -11,7 +11,7 @@ from losses.objectives import Guesses
 
 @dataclass(frozen=True)
 class SquashedPoint(Guess):
-    """The task-net's relaxed answer, relaxed once more.   (seal.md §9 row 2)"""
+    """The task-net's relaxed answer, relaxed once more.   [SEAL code, dynamic margin]"""
 
     def __call__(self, case: Case) -> Guesses:
         once = case.space.relax(case.known_logits())
@@ -22,7 +22,7 @@ class SquashedPoint(Guess):
 class SquashedMinimum(Guess):
     """The lowest E(x, sigmoid(y)) over y in [0, 1], squashed: cost-augmented inference of SPEN as released.
 
-    The cost was detached there, so it moved nothing.   (seal.md §9 row 3)
+    The cost was detached there, so it moved nothing.   [SEAL code, SPEN]
     """
 
     inference: GradientInference

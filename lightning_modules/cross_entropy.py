@@ -13,7 +13,7 @@ from lightning_modules.base import Scheme
 class CrossEntropy(Scheme):
     """A task-net learns from supervision only, `task_steps` steps a batch.   [all four papers' baseline]
 
-    More than one step makes the control for schemes that take as many (seal.md §9 row 19).
+    More than one step makes the control for schemes that take as many.
     """
 
     main = "task"

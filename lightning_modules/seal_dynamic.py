@@ -21,7 +21,7 @@ class SealDynamic(Scheme):
     [SEAL algorithm 1, eqs. 4, 5]
 
     On each batch, `outer_steps` times: `inner_steps` steps of the `inner` part, then one of the other
-    (seal.md §3).
+    [SEAL code]
     """
 
     main = "task"

@@ -64,7 +64,7 @@ class Regression(Objective):
         return losses.regression(energy(x, guesses.y), space.quality(guesses.y, y).detach())
 
     def reading(self, energy: Tensor) -> Tensor:
-        """Minus the value the network predicts, -sigmoid(-E), in (-1, 0).   [SEAL code, seal.md §2.2]"""
+        """Minus the value the network predicts, -sigmoid(-E), in (-1, 0).   [SEAL code]"""
         return -torch.sigmoid(-energy)
 
 

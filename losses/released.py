@@ -13,7 +13,7 @@ from losses.task import TaskLoss
 class ReleasedMargin(Objective):
     """The loss-net's side of dynamic margin as released: the cost-augmented score fell out of the hinge.
 
-    [cost(guess) + E(true)]_+ + w [E(true) - E(guess)]_+, means over the batch   (seal.md §9 row 2)
+    [cost(guess) + E(true)]_+ + w [E(true) - E(guess)]_+, means over the batch   [SEAL code, dynamic margin]
     """
 
     perceptron_weight: float  # w
@@ -28,7 +28,7 @@ class CostAugmentedTask(TaskLoss, nn.Module):
     """The task-net's side of dynamic margin as released, with a cost-augmented head that sees the truth.
 
     Mean over the batch of -cost(head) + E(head) + w E(prediction) + lambda_2 supervision; gradients flow
-    through the cost and both answers.   (seal.md §2.2)
+    through the cost and both answers.   [SEAL code, dynamic margin]
 
     `head` maps (prediction, y) to logits; it learns with the task-net.
     """

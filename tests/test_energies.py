@@ -88,7 +88,7 @@ def test_mix_energy_is_its_formula_on_every_set() -> None:
     sets = torch.tensor(list(itertools.product([0.0, 1.0], repeat=L))).double()
     want = [
         -sum(
-            float(v) * float(torch.log1p(torch.exp(column @ one + m)))
+            float(v.detach()) * float(torch.log1p(torch.exp(column @ one + m)).detach())
             for v, column, m in zip(mix.weights, mix.patterns.T, mix.bias, strict=True)
         )
         for one in sets

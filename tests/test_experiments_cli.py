@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+import toy_world
 from experiments import store
 from experiments.by_hand import train
 from experiments.cli import BASE, ParseOnly, TrainCLI
@@ -17,7 +18,7 @@ from experiments.errors import UserError
 from experiments.fit import fit_and_test
 from toy_world import World, until
 
-pytest_plugins = ["toy_world"]
+world = toy_world.world  # the fixture
 
 LAYERS = ["--config", "conf/data/toy.yaml", "--config", "conf/scheme/toy.yaml"]
 
@@ -59,6 +60,14 @@ def test_a_run_whose_training_ended_is_only_tested_again(world: World) -> None:
     record = fit_and_test(TrainCLI([*LAYERS, *still]), Path("runs/mine"), {}, told.append)
     assert record["epochs"] == 21 and "did not improve for 20 epochs" in record["stopped"]
     assert Path("runs/mine/metrics.csv").read_text() == rows and not told
+
+
+def test_a_checkpoint_that_was_cut_off_costs_a_new_start_and_nothing_else(world: World) -> None:
+    record = by_hand("runs/mine")
+    last = Path("runs/mine/checkpoints/last.ckpt")
+    for size in (0, 100, last.stat().st_size - 50):
+        last.write_bytes(last.read_bytes()[:size])
+        assert by_hand("runs/mine")["metrics"] == record["metrics"]
 
 
 def test_checkpoints_open_with_weights_only(world: World) -> None:
@@ -110,8 +119,9 @@ def test_a_mistake_in_an_option_or_a_file_is_one_message(
 
 
 def test_what_is_not_given_is_asked_for(world: World) -> None:
-    with pytest.raises(UserError, match=r"No model is given.*conf/scheme"):
-        TrainCLI(["--config", "conf/data/toy.yaml"])
+    for arguments in ([], ["--config", "conf/data/toy.yaml"]):
+        with pytest.raises(UserError, match=r"No (model|data) is given.*conf/"):
+            TrainCLI(arguments)
 
 
 def test_the_script_prints_the_numbers_or_one_message(

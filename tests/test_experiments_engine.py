@@ -1,6 +1,7 @@
 """A toy table end to end, with real training: needs, failures, missing data, kills, two processes, Ctrl-C."""
 
 import csv
+import io
 import json
 import os
 import re
@@ -10,10 +11,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 
+import toy_world
+from experiments.board import board
 from toy_world import World, until
 
-pytest_plugins = ["toy_world"]
+world = toy_world.world  # the fixture
 
 SLOW = {"model.init_args.pause": 0.1, "trainer.max_epochs": 10}
 
@@ -106,15 +110,10 @@ def is_held(run: Path) -> bool:
 
 def test_two_processes_on_one_table_share_the_work_and_corrupt_nothing(world: World) -> None:
     world.table(plain={"set": SLOW}, taught={"needs": {"model.init_args.teacher": "plain"}})
-    first, second = world.start("toy", "--jobs", "2"), world.start("toy", "--jobs", "2")
+    first, second = (world.start("toy", "--seeds", "0", "--jobs", "2") for _ in range(2))
     answers = [finish(first), finish(second)]
     assert [code for code, _ in answers] == [0, 0], answers
-    assert sorted((r["row"], r["seed"]) for r in world.records()) == [
-        ("plain", 0),
-        ("plain", 1),
-        ("taught", 0),
-        ("taught", 1),
-    ]
+    assert sorted(r["row"] for r in world.records()) == ["plain", "taught"]
     for row in ("plain", "taught"):
         epochs = [line.split(",")[0] for line in (world.run_of(row) / "metrics.csv").read_text().split()[1:]]
         assert epochs == [str(e) for e in range(len(epochs))]
@@ -225,6 +224,26 @@ def test_a_stop_by_the_user_of_a_selection_that_does_not_exist_is_one_message(wo
     ]:
         code, said = world.reproduce(*options)
         assert code == 2 and words in said and "Traceback" not in said
+
+
+def test_a_terminal_shows_each_run_at_work_with_epoch_best_and_time_left() -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=120)
+    state = {"name": "plain / easy / seed 0", "epoch": 10, "max_epochs": 30, "seconds": 50.0, "elapsed": 51.0}
+    runs = {"x": state | {"latest": 0.4321, "best": 0.44}, "y": {"name": "just begun", "elapsed": 0.1}}
+    with board(console, "test/example_f1", 100, 2) as showing:
+        showing.tick({"done": 3, "failed": 1}, runs)
+    said = console.file.getvalue()  # type: ignore[attr-defined]
+    for words in (
+        "plain / easy / seed 0",
+        "10/30",
+        "43.21",
+        "44.00",
+        "51.0 s",
+        "01:40",
+        "3 done",
+        "starting",
+    ):
+        assert words in said
 
 
 def test_a_mistake_in_a_config_stops_before_anything_runs(world: World) -> None:

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
+import toy_world
 from experiments import compose
 from experiments.identity import difference, identity, run_id
 from experiments.plan import make_plan
 from experiments.spec import read_table
 from toy_world import World
 
-pytest_plugins = ["toy_world"]
+world = toy_world.world  # the fixture
 
 CONFIG: dict[str, Any] = {
     "seed_everything": 3,

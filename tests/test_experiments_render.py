@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 from rich.console import Console
 from scipy.stats import ttest_ind
 
+import toy_world
 from experiments import page, store
 from experiments.claims import ClaimError, holds, read_claim
 from experiments.spec import read_table
 from experiments.summary import Sample, Summary, summarise, welch
 from toy_world import HERE, World
 
-pytest_plugins = ["toy_world"]
+world = toy_world.world  # the fixture
 
 NUMBERS = {"plain": [0.50, 0.52, 0.54], "taught": [0.60, 0.62, 0.64]}
 

@@ -6,11 +6,12 @@ from typing import Any
 import pytest
 import yaml
 
+import toy_world
 from experiments.errors import TableError
 from experiments.spec import read_table, select
 from toy_world import World
 
-pytest_plugins = ["toy_world"]
+world = toy_world.world  # the fixture
 
 
 def change(world: World, place: str, value: object) -> None:

@@ -9,7 +9,7 @@ from torchmetrics import Metric
 
 
 class MultiLabelScores(Metric):
-    """Example-averaged, micro and macro F1, and mean average precision.   [seal.md §6]
+    """Example-averaged, micro and macro F1, and mean average precision.   [SEAL §4.1 and code]
 
     - example_f1: F1 of each example, averaged over examples; an empty prediction scores 0. Selects models.
     - micro_f1: F1 of all (example, label) pairs together.
