@@ -3,11 +3,14 @@
 import traceback
 from pathlib import Path
 
+import torch
+
 from experiments import identity, store
 from experiments.cli import TrainCLI, hush
 from experiments.epochs import Tell
 from experiments.errors import UserError
 from experiments.fit import fit_and_test, write_config
+from experiments.workers import threads
 
 
 class Stopped(Exception):
@@ -17,9 +20,10 @@ class Stopped(Exception):
 def train(arguments: list[str] | None, tell: Tell) -> tuple[store.Record, Path]:
     """Build, fit and test one run; its record and its folder."""
     hush()
+    torch.set_num_threads(threads())
     try:
         cli = TrainCLI(arguments)
-    except ValueError as error:
+    except (ValueError, RuntimeError) as error:
         raise UserError(str(error)) from error
     folder = Path(cli.config.run_dir)
     with store.hold(folder) as mine:

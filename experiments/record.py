@@ -25,9 +25,10 @@ def versions() -> dict[str, str]:
 
 
 def source() -> dict[str, Any]:
-    """The commit, and whether the tree differs from it."""
+    """The commit, and whether anything but the results differs from it."""
     commit = _git("rev-parse", "HEAD")
-    changes = _git("status", "--porcelain", "--untracked-files=no") if commit else None
+    status = ("status", "--porcelain", "--untracked-files=no", "--", ".", ":!results")
+    changes = _git(*status) if commit else None
     return {"commit": commit, "dirty": None if changes is None else bool(changes)}
 
 

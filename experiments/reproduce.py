@@ -67,7 +67,7 @@ def reproduce(selection: Selection, console: Console) -> int:
         showing := board(console, table.metric.name, table.metric.scale, table.metric.digits),
         workers.server(),
         jobs=jobs,
-        threads=max(1, workers.cores() // jobs),
+        threads=workers.threads(),
         fresh=selection.fresh,
     )
     try:

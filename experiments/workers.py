@@ -22,6 +22,15 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def threads() -> int:
+    """Threads of one run: OMP_NUM_THREADS, or one.
+
+    Not a share of the cores: sums in another order give other numbers, and those of a run should not depend on
+    how many run beside it. Nets of this size are not faster on two.
+    """
+    return int(os.environ.get("OMP_NUM_THREADS") or 1)
+
+
 def server(modules: Sequence[str] = ()) -> ForkServerContext:
     """A context whose processes start with everything imported; the server starts with the first of them."""
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
