@@ -23,7 +23,7 @@ def train(arguments: list[str] | None, tell: Tell) -> tuple[store.Record, Path]:
     torch.set_num_threads(threads())
     try:
         cli = TrainCLI(arguments)
-    except (ValueError, RuntimeError) as error:
+    except ValueError as error:
         raise UserError(str(error)) from error
     folder = Path(cli.config.run_dir)
     with store.hold(folder) as mine:

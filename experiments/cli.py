@@ -74,6 +74,16 @@ class TrainCLI(LightningCLI):
         trainer.callbacks.append(self.log)  # type: ignore[attr-defined]  # Lightning sets it elsewhere
         return trainer
 
+    def instantiate_classes(self) -> None:
+        """Build the objects; where one refuses its arguments, say what it said and not who passed it on."""
+        try:
+            super().instantiate_classes()
+        except ValueError as error:
+            first: BaseException = error
+            while first.__cause__ or first.__context__:
+                first = first.__cause__ or first.__context__  # type: ignore[assignment]
+            raise ConfigError(str(first)) from error
+
     def resolved(self) -> dict[str, Any]:
         """The whole config, defaults written out, references resolved."""
         text = self.parser.dump(self.config, format="json", skip_unset=False, skip_validation=True)

@@ -25,8 +25,8 @@ def cores() -> int:
 def threads() -> int:
     """Threads of one run: OMP_NUM_THREADS, or one.
 
-    Not a share of the cores: sums in another order give other numbers, and those of a run should not depend on
-    how many run beside it. Nets of this size are not faster on two.
+    Not a share of the cores: sums in another order give other numbers, and those of a run should not
+    depend on how many run beside it. Nets of this size are not faster on two.
     """
     return int(os.environ.get("OMP_NUM_THREADS") or 1)
 

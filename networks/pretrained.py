@@ -10,11 +10,8 @@ from torch import Tensor, nn
 OURS = ("networks.", "energies.")
 
 
-class CheckpointUnusable(RuntimeError):
-    """A checkpoint is not there, or does not hold the part that was asked for.
-
-    Not a ValueError: config parsers take those for a value of the wrong type, and bury the message.
-    """
+class CheckpointUnusable(ValueError):
+    """A checkpoint is not there, or does not hold the part that was asked for."""
 
 
 def load_part(checkpoint: str, part: str) -> nn.Module:

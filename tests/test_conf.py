@@ -8,6 +8,7 @@ import torch
 
 from energies.pretrained import PartlyPretrainedEnergy, PretrainedEnergy
 from experiments.cli import ParseOnly, TrainCLI
+from experiments.errors import ConfigError
 from experiments.spec import read_table
 from networks.pretrained import CheckpointUnusable, PretrainedNet, load_part
 
@@ -132,3 +133,12 @@ def test_a_checkpoint_cannot_name_a_class_of_others(checkpoints: dict[str, str],
     torch.save(content, tmp_path / "bad.ckpt")
     with pytest.raises(CheckpointUnusable, match="not one of this project"):
         load_part(str(tmp_path / "bad.ckpt"), "task_net")
+
+
+def test_a_run_by_hand_without_its_checkpoint_gets_one_clear_message(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^no checkpoint at '', wanted for its energy\. Train"):
+        build(
+            tmp_path,
+            *("--config", "conf/data/generated.yaml"),
+            *("--config", "conf/scheme/seal_static_nce_mlc.yaml"),
+        )
