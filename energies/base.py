@@ -28,7 +28,8 @@ class Energy(nn.Module):
         """A function from y to (E, dE/dy) with the input fixed, for procedures that search y.
 
         This one differentiates `forward`; an energy with a closed form overrides it, so that what depends on
-        x alone is computed once a search. No gradient reaches the parameters.
+        x alone is computed once a search, with one dropout mask where dropout is on; this one draws a mask
+        each time. No gradient reaches the parameters.
         """
 
         def value_and_gradient(y: Tensor) -> tuple[Tensor, Tensor]:

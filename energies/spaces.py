@@ -20,7 +20,7 @@ from losses import costs
 
 Cost = Callable[..., Any]  # (guess, y) -> rows; a closer type would keep config files from naming a function
 
-LOG_FLOOR = -100.0  # what binary cross-entropy clamps log p at, here and in the released code
+LOG_FLOOR = -100.0  # where binary cross-entropy, and so the released code, clamps log p
 
 
 class AnswerSpace(ABC):
@@ -167,7 +167,7 @@ class PixelMasks(_Binary):
         return F.binary_cross_entropy_with_logits(logits, y, reduction="none").mean((-2, -1))
 
     def cost(self, guess: Tensor, y: Tensor) -> Tensor:
-        return 1 - self.quality(guess, y)
+        return costs.iou_cost(self.flat(guess), self.flat(y))
 
     def quality(self, guess: Tensor, y: Tensor) -> Tensor:
         return costs.soft_iou(self.flat(guess), self.flat(y))
@@ -233,8 +233,8 @@ class TagSequences(AnswerSpace):
         return self._hide(uniform)
 
     def random(self, x: Tensor, num_samples: int) -> Tensor:
-        weights = torch.rand(num_samples, *self.real.shape, self.num_tags, device=x.device, dtype=x.dtype)
-        return self._hide(-weights.log() / (-weights.log()).sum(-1, keepdim=True))  # uniform on the simplex
+        weights = x.new_empty(num_samples, *self.real.shape, self.num_tags).exponential_()
+        return self._hide(weights / weights.sum(-1, keepdim=True))  # uniform on the simplex
 
     def _hide(self, y: Tensor) -> Tensor:
         return y * self.real.unsqueeze(-1)

@@ -88,6 +88,8 @@ class GradientInference:
                 better = value < lowest
                 lowest = torch.where(better, value, lowest)
                 best = torch.where(_over(better, y), y, best)
+            if step == self.steps:
+                break  # where it would lead is no candidate
             mean.lerp_(gradient, 1 - BETA1)
             square.lerp_(space.share_scale(gradient.square()), 1 - BETA2)
             scale = (square / (1 - BETA2**step)).sqrt_().add_(EPSILON)

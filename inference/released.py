@@ -20,9 +20,9 @@ class SquashedPoint(Guess):
 
 @dataclass(frozen=True)
 class SquashedMinimum(Guess):
-    """The lowest E(x, sigmoid(y)) over y in [0, 1], squashed: cost-augmented inference of SPEN as released.
+    """The lowest E - cost at sigmoid(y) over y in [0, 1], squashed: SPEN cost-augmented as released.
 
-    The cost was detached there, so it moved nothing.   [SEAL code, SPEN]
+    The cost was detached there: it helps to choose the best point, and moves none.   [SEAL code, SPEN]
     """
 
     inference: GradientInference
@@ -33,7 +33,7 @@ class SquashedMinimum(Guess):
         def squashed(y: Tensor) -> tuple[Tensor, Tensor]:
             p = y.sigmoid()
             energy, gradient = slope(p)
-            return energy, gradient * p * (1 - p)
+            return energy - case.space.cost(p, case.y), gradient * p * (1 - p)
 
         found = self.inference(squashed, case.space, case.x, case.logits)
         return Guesses(found.y.sigmoid().unsqueeze(0))

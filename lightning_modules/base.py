@@ -4,14 +4,15 @@ import math
 from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any
 
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.cli import LRSchedulerCallable, ReduceLROnPlateau
 from pytorch_lightning.core.optimizer import LightningOptimizer
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 from torchmetrics import Metric
 
 from datamodules.batches import Batch
@@ -72,11 +73,7 @@ class Scheme(pl.LightningModule):
             optimizer.zero_grad()
             self.manual_backward(loss)
             if part == self.main and self.clip_norm is not None:
-                self.clip_gradients(
-                    cast(Optimizer, optimizer),
-                    gradient_clip_val=self.clip_norm,
-                    gradient_clip_algorithm="norm",
-                )
+                nn.utils.clip_grad_norm_(self._owned[part], self.clip_norm)
             optimizer.step()
         self._losses[part] = self._losses.get(part, 0) + loss.detach()
         self._counts[part] = self._counts.get(part, 0) + 1
@@ -106,7 +103,7 @@ class Scheme(pl.LightningModule):
     @contextmanager
     def _moving(self, part: str) -> Iterator[None]:
         """Only `part` asks for gradients, and randomness is that of its next step."""
-        others = [p for name, group in self._owned.items() if name != part for p in group]
+        others = [p for name, group in self._owned.items() if name != part for p in group if p.requires_grad]
         for p in others:
             p.requires_grad_(False)
         self._draw_from(self._names.index(part), self.steps[part])
@@ -164,6 +161,8 @@ class Scheme(pl.LightningModule):
         schedule = self.lr_schedulers()
         if isinstance(schedule, ReduceLROnPlateau):
             schedule.step(self.trainer.callback_metrics[schedule.monitor])
+        elif isinstance(schedule, LRScheduler):
+            schedule.step()
 
     def on_test_epoch_end(self) -> None:
         """Log the scores."""

@@ -1,5 +1,9 @@
 """How wrong an answer is, and its counterpart, how good.
 
+The truth is binary and a guess lies in [0, 1], so min(guess, y) = guess * y and |guess - y| = guess + y - 2
+guess y. The products are written because their derivatives hold at the corners of the box too, where
+searches spend their time: those of min, max and abs are split or 0 there.
+
 Costs are 0 for the truth, qualities 1. `guess` may be relaxed and may carry leading sample dimensions; the
 truth `y` is binary. Sums run over the last dimension: label sets as they are, images flattened by their
 space.
@@ -13,7 +17,7 @@ from torch import Tensor
 
 def l1(guess: Float[Tensor, "... L"], y: Float[Tensor, "... L"]) -> Float[Tensor, "..."]:
     """Mean absolute difference: the Hamming cost of a relaxed answer.   [SEAL §5, Delta]"""
-    return (guess - y).abs().mean(-1)
+    return (guess + y - 2 * guess * y).mean(-1)
 
 
 def hamming(guess: Float[Tensor, "... L"], y: Float[Tensor, "... L"]) -> Float[Tensor, "..."]:
@@ -26,12 +30,13 @@ def soft_f1(guess: Float[Tensor, "... L"], y: Float[Tensor, "... L"]) -> Float[T
 
     min + max = guess + y, so this is 2 sum min / (sum min + sum max). Without an epsilon: y is never empty.
     """
-    return 2 * (guess.minimum(y)).sum(-1) / (guess.sum(-1) + y.sum(-1))
+    return 2 * (guess * y).sum(-1) / (guess.sum(-1) + y.sum(-1))
 
 
 def soft_iou(guess: Float[Tensor, "... L"], y: Float[Tensor, "... L"]) -> Float[Tensor, "..."]:
     """Sum min / sum max: intersection over union of relaxed masks.   [DVN eq. 5]"""
-    return guess.minimum(y).sum(-1) / guess.maximum(y).sum(-1)
+    both = (guess * y).sum(-1)
+    return both / (guess.sum(-1) + y.sum(-1) - both)
 
 
 def f1_cost(guess: Float[Tensor, "... L"], y: Float[Tensor, "... L"]) -> Float[Tensor, "..."]:

@@ -1,10 +1,11 @@
 """Losses against values worked by hand."""
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
-from torch import tensor
+from torch import Tensor, tensor
 
 from energies.spaces import LabelSets
 from losses import costs
@@ -43,6 +44,20 @@ def test_soft_f1_of_binary_answers_is_the_f1_score() -> None:
     precision, recall = right / guess.sum(-1).clamp_min(1), right / y.sum(-1)
     f1 = torch.nan_to_num(2 * precision * recall / (precision + recall))
     torch.testing.assert_close(costs.soft_f1(guess.float(), y.float()), f1)
+
+
+@pytest.mark.parametrize("cost", [costs.l1, costs.f1_cost, costs.iou_cost])
+def test_costs_have_their_one_sided_derivatives_at_the_corners(cost: Callable[..., Tensor]) -> None:
+    """A search clamps to corners; from there the gradient has to say what a step inwards does."""
+    guess = tensor([[0.0, 0, 1, 1]], dtype=torch.float64, requires_grad=True)
+    y, step = tensor([[0.0, 1, 1, 0]], dtype=torch.float64), 1e-6
+    (gradient,) = torch.autograd.grad(cost(guess, y).sum(), guess)
+    for i in range(4):
+        inward = step if guess[0, i] == 0 else -step
+        moved = guess.detach().clone()
+        moved[0, i] += inward
+        difference = ((cost(moved, y) - cost(guess, y)) / inward).item()
+        assert gradient[0, i].item() == pytest.approx(difference, abs=1e-5)
 
 
 def test_margin_and_perceptron_are_as_worked_by_hand() -> None:

@@ -257,6 +257,24 @@ def test_only_the_part_whose_turn_it_is_moves_and_turns_are_counted(inner: str, 
     assert all(moved == owner[part] for part, moved in module.seen)
 
 
+def test_what_was_frozen_stays_frozen(tmp_path: Path) -> None:
+    module = scheme("dynamic_nce", "sets")
+    module.energy.local.requires_grad_(False)
+    before = weights(module)
+    fit(module, Data("sets"), 2, tmp_path)
+    moved = {key for key, value in weights(module).items() if not torch.equal(value, before[key])}
+    assert not any(key.startswith("energy.local") for key in moved)
+    assert any(key.startswith("energy.patterns") for key in moved)
+
+
+def test_a_schedule_by_epochs_moves_the_rate_of_the_main_part(tmp_path: Path) -> None:
+    module = scheme("dynamic_nce", "sets")
+    module.lr_schedule = lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.1)
+    fit(module, Data("sets"), 3, tmp_path)
+    rates = [optimizer.param_groups[0]["lr"] for optimizer in module.optimizers()]
+    assert rates == pytest.approx([0.02 * 0.1**3, 0.02])
+
+
 def test_no_weight_on_the_energy_leaves_the_curve_of_cross_entropy(tmp_path: Path) -> None:
     kind, shape = SPACES["sets"]
 
