@@ -94,7 +94,7 @@ def _claims(summary: Summary) -> str:
         counts = ", ".join(f"{states.count(s)} {s}" for s in dict.fromkeys(states))
         lines.append(f"- {_plain(claim.says)} (`{claim.holds}`): {counts}")
         lines += [f"  - {_plain(line)}" for _, line in words.verdicts(summary, claim)]
-    return "\n".join(["## Claims of the paper", "", *lines]) if lines else ""
+    return "\n".join(["## Claims", "", *lines]) if lines else ""
 
 
 def _listed(title: str, lines: list[str]) -> str:

@@ -84,6 +84,7 @@ def effort(summary: Summary) -> str:
     if not summary.records:
         return "No run has finished yet."
     hours = sum(float(r.get("seconds") or 0) for r in summary.records) / 3600
+    spent = f"{hours:.1f} hours" if hours >= 1 else f"{60 * hours:.0f} minutes"
     devices = sorted(
         {r["cpu"] if r.get("device") == "cpu" else str(r.get("device")) for r in summary.records}
     )
@@ -92,6 +93,6 @@ def effort(summary: Summary) -> str:
         {f"{r['commit'][:9]}{'+' if r.get('dirty') else ''}" for r in summary.records if r.get("commit")}
     )
     return (
-        f"{len(summary.records)} runs, {hours:.1f} hours of training on {', '.join(devices)}; "
+        f"{len(summary.records)} runs, {spent} of training on {', '.join(devices)}; "
         f"torch {', '.join(torches)}; commits {', '.join(commits) or 'unknown'} (+: with changes)."
     )
