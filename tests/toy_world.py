@@ -4,6 +4,7 @@ import io
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -16,6 +17,11 @@ import yaml
 from rich.console import Console
 
 HERE = Path(__file__).resolve().parent
+
+
+def hear_ctrl_c() -> None:
+    """A process started in the background of a shell ignores Ctrl-C, and so would all it starts."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 class World:
@@ -66,6 +72,7 @@ class World:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            preexec_fn=hear_ctrl_c,
         )
 
     def records(self, table: str = "toy") -> list[dict[str, Any]]:
