@@ -9,6 +9,7 @@ warnings.filterwarnings("ignore")
 
 import pytorch_lightning as pl  # noqa: E402
 import torch  # noqa: E402
+import yaml  # noqa: E402
 
 from test_schemes import Data, scheme  # noqa: E402
 
@@ -16,14 +17,15 @@ torch.set_num_threads(1)
 
 
 def main(folder: Path, names: list[str]) -> None:
-    """Three epochs of each scheme; then every parameter's sum, by rank."""
+    """Three epochs of each scheme; then its weights, by rank."""
+    layer = yaml.safe_load((Path(__file__).parents[1] / "conf/trainer/ddp.yaml").read_text())
     for name in names:
         module = scheme(name, "sets", dropout=0.3)
         trainer = pl.Trainer(
             max_epochs=3,
             accelerator="cpu",
             devices=2,
-            strategy="ddp_find_unused_parameters_true",
+            **layer["trainer"],
             logger=False,
             enable_progress_bar=False,
             enable_model_summary=False,
