@@ -38,6 +38,7 @@ class DeviceData(LightningDataModule):
         self.batch_size, self.eval_batch_size, self.seed = batch_size, eval_batch_size, seed
         self.splits: dict[str, Split] = {}
         self.checksums: dict[str, str] = {}  # sha256 of each file that was read, by name
+        self.tables: dict[str, Tensor] = {}  # of the vocabulary, for networks that ask for them
 
     @abstractmethod
     def load(self) -> dict[str, Split]:

@@ -32,7 +32,7 @@ class Batches:
 
     The order depends on nothing else, so a run that resumes at the start of an epoch sees the batches an
     unbroken run would have seen. `seed=None` keeps the order of the split. Answers may be stored in a
-    narrow type; a batch holds them as float32.
+    narrow type; a batch holds them as float32. With a mask (N, T) a batch is as long as its longest example.
 
     With several processes each takes every `world_size`-th example, from the same permutation; the tail
     that does not divide is dropped in training, and evaluation is meant for one process.
@@ -52,6 +52,7 @@ class Batches:
         mask: Tensor | None = None,
     ) -> None:
         self.x, self.y, self.mask = x, y, mask
+        self.lengths = None if mask is None else _lengths(mask)
         self.batch_size, self.seed = batch_size, seed
         self.rank, self.world_size = rank, world_size
         self.epoch = 0
@@ -71,9 +72,16 @@ class Batches:
     def __iter__(self) -> Iterator[Batch]:
         order = self._order()
         for start in range(0, len(order), self.batch_size):
-            rows = order[start : start + self.batch_size]
-            y = self.y[rows].to(torch.float32)
-            yield Batch(self.x[rows], y, None if self.mask is None else self.mask[rows])
+            yield self.rows(order[start : start + self.batch_size])
+
+    def rows(self, rows: Tensor) -> Batch:
+        """The batch of some examples, given by their indices on the CPU."""
+        here = rows.to(self.x.device)
+        if self.mask is None or self.lengths is None:
+            return Batch(self.x[here], self.y[here].to(torch.float32))
+        longest = int(self.lengths[rows].max())
+        x, y, mask = (t[:, :longest][here] for t in (self.x, self.y, self.mask))
+        return Batch(x, y.to(torch.float32), mask)
 
     def _order(self) -> Tensor:
         if self.seed is None:
@@ -82,4 +90,10 @@ class Batches:
             generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.epoch)
             order = torch.randperm(len(self.x), generator=generator)
         share = len(order) // self.world_size * self.world_size
-        return order[self.rank : share : self.world_size].to(self.x.device)
+        return order[self.rank : share : self.world_size]
+
+
+def _lengths(mask: Tensor) -> Tensor:
+    """How far the last real position of each example is, on the CPU, so that cutting batches never waits."""
+    place = torch.arange(1, mask.shape[1] + 1, device=mask.device)
+    return (mask * place).amax(1).cpu()

@@ -51,26 +51,27 @@ ENCODINGS = {"released": released, "clean": clean, "one_hot": one_hot}
 
 
 class Filler:
-    """Fills missing cells with the column's mean, and scales columns to [0, 1] if told so; fitted on rows x.
+    """Fills missing cells with the column's mean, and scales columns; fitted on rows x.
 
-    A column that is constant there keeps its values.
+    `scale`: "range" makes each column's lowest value 0 and its highest 1, "standard" its mean 0 and its
+    variance 1; None leaves it. A column that is constant keeps its values.
     """
 
-    def __init__(self, x: Matrix, *, scale: bool) -> None:
+    def __init__(self, x: Matrix, *, scale: str | None = None) -> None:
         if isinstance(x, csr_array) and np.isnan(x.data).any():
             x = dense(x)
         self.mean = _mean(x)
-        self.range = _range(x) if scale else None
+        self.line = None if scale is None else _range(x) if scale == "range" else _spread(x, self.mean)
 
     def __call__(self, x: Matrix) -> np.ndarray:
         """The rows, dense, with nothing missing. A dense argument may be changed in place."""
         x = dense(x)
         rows, columns = np.nonzero(np.isnan(x))
         x[rows, columns] = self.mean[columns]
-        if self.range:
-            low, span = self.range
-            x -= low
-            x /= span
+        if self.line:
+            origin, unit = self.line
+            x -= origin
+            x /= unit
         return x
 
 
@@ -107,3 +108,12 @@ def _range(x: Matrix) -> tuple[np.ndarray, np.ndarray]:
         low, high = np.nan_to_num(np.fmin.reduce(x)), np.nan_to_num(np.fmax.reduce(x))
     varies = high > low
     return np.where(varies, low, 0), np.where(varies, high - low, 1)
+
+
+def _spread(x: Matrix, mean: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation of each column's present cells; 0 and 1 where it is constant."""
+    distance = np.nan_to_num(dense(x) - mean.astype(np.float64))
+    present = np.maximum((~np.isnan(dense(x))).sum(0), 1)
+    deviation = np.sqrt((distance**2).sum(0) / present).astype(np.float32)
+    varies = deviation > 1e-6
+    return np.where(varies, mean, 0), np.where(varies, deviation, 1)

@@ -19,6 +19,14 @@ from datamodules.registry import DataSet, data_set
 from datamodules.sources import Sources, unpack
 from datamodules.splits import PARTS, Rows, by_files, by_folds, fold_files, read_fold_table
 
+SCALES = {
+    "none": (None, "train"),
+    "all": ("range", "all"),
+    "train": ("range", "train"),
+    "standard_all": ("standard", "all"),
+    "standard_train": ("standard", "train"),
+}
+
 
 class MultiLabelData(DeviceData):
     """Feature vectors x (N, D) float32 with label sets y (N, L); rows without a label are dropped.
@@ -37,7 +45,8 @@ class MultiLabelData(DeviceData):
         split_seed: draws those shares. It is not the run's seed: runs are compared on one split.
         encoding: of nominal features. `released`: position in the declaration. `clean`: identifiers dropped,
             of two values yes, true or 1 is 1, a column for each of more. `one_hot`: a column for each value.
-        scale: features to [0, 1], fitted on no rows, on `all` rows (as SEAL) or on those for `train`.
+        scale: features to [0, 1], fitted on no rows, on `all` rows (as SEAL) or on those for `train`;
+            `standard_all` and `standard_train`: to mean 0 and variance 1.
         keep_root: keep the label above a class hierarchy, which every row has (as SEAL).
         batch_size: rows of a training batch.
         eval_batch_size: rows of a validation or test batch.
@@ -60,7 +69,7 @@ class MultiLabelData(DeviceData):
         share: float = 0.2,
         split_seed: int = 0,
         encoding: Literal["released", "clean", "one_hot"] = "clean",
-        scale: Literal["none", "all", "train"] = "none",
+        scale: Literal["none", "all", "train", "standard_all", "standard_train"] = "none",
         keep_root: bool = True,
         batch_size: int = 32,
         eval_batch_size: int = 4096,
@@ -102,7 +111,8 @@ class MultiLabelData(DeviceData):
         x, y = ENCODINGS[self.encoding](table.x, table.features), table.y[:, keep]
         self._check_sizes(x.shape[1], y.shape[1])
         rows = {part: index[y[index].any(1)] for part, index in rows.items()}
-        fill = Filler(x if self.scale == "all" else x[rows["train"]], scale=self.scale != "none")
+        kind, fitted = SCALES[self.scale]
+        fill = Filler(x if fitted == "all" else x[rows["train"]], scale=kind)
         return {
             part: Split(torch.from_numpy(fill(x[index])), torch.from_numpy(y[index]))
             for part, index in rows.items()

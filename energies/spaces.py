@@ -229,11 +229,11 @@ class TagSequences(AnswerSpace):
         return square.mean(-1, keepdim=True).expand_as(square)
 
     def start(self, x: Tensor) -> Tensor:
-        uniform = x.new_full((*self.real.shape, self.num_tags), 1 / self.num_tags)
+        uniform = torch.full((*self.real.shape, self.num_tags), 1 / self.num_tags, device=x.device)
         return self._hide(uniform)
 
     def random(self, x: Tensor, num_samples: int) -> Tensor:
-        weights = x.new_empty(num_samples, *self.real.shape, self.num_tags).exponential_()
+        weights = torch.empty(num_samples, *self.real.shape, self.num_tags, device=x.device).exponential_()
         return self._hide(weights / weights.sum(-1, keepdim=True))  # uniform on the simplex
 
     def _hide(self, y: Tensor) -> Tensor:

@@ -90,6 +90,13 @@ class Scheme(pl.LightningModule):
         schedules = [self.lr_schedule(parts[self.main])] if self.lr_schedule else []
         return list(parts.values()), schedules
 
+    def setup(self, stage: str) -> None:
+        """Hand the vocabulary's tables to the networks that start from them; checkpoints are read later."""
+        tables = getattr(self.trainer.datamodule, "tables", None)
+        for module in self.modules():
+            if tables and module is not self and hasattr(module, "initialise"):
+                module.initialise(tables)
+
     def on_fit_start(self) -> None:
         """Keep the wrapped optimizers and the parameters of each part at hand."""
         wrapped = self.optimizers()

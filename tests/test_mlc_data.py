@@ -125,16 +125,36 @@ def test_a_set_that_a_user_has_to_bring_says_which_file(tmp_path: Path) -> None:
 
 
 def test_missing_cells_get_the_mean_of_the_fitted_rows() -> None:
-    fill = Filler(np.array([[1, NAN], [3, 5], [NAN, 5]], np.float32), scale=False)
+    fill = Filler(np.array([[1, NAN], [3, 5], [NAN, 5]], np.float32))
     np.testing.assert_array_equal(fill(np.array([[NAN, NAN], [9, 9]], np.float32)), [[2, 5], [9, 9]])
 
 
 def test_scaling_comes_after_filling_and_leaves_constants_alone() -> None:
     fitted = np.array([[0, 7, NAN], [4, 7, NAN]], np.float32)
-    fill = Filler(fitted, scale=True)
+    fill = Filler(fitted, scale="range")
     np.testing.assert_array_equal(
         fill(np.array([[NAN, 7, NAN], [8, 6, 2]], np.float32)), [[0.5, 7, 0], [2, 6, 2]]
     )
+
+
+def test_standard_columns_have_mean_0_and_variance_1_over_what_is_present() -> None:
+    fitted = np.array([[1, 7, NAN], [3, 7, NAN], [NAN, 7, NAN], [5, 7, NAN]], np.float32)
+    fill = Filler(fitted, scale="standard")
+    unit = np.sqrt(8 / 3)
+    found = fill(np.array([[NAN, 7, NAN], [5, 6, 2]], np.float32))
+    np.testing.assert_allclose(found, [[0, 7, 0], [2 / unit, 6, 2]], rtol=1e-6)
+
+
+@pytest.mark.parametrize("scale", ["standard_all", "standard_train"])
+def test_spo_fun_is_standardised_on_the_rows_that_were_chosen(scale: str) -> None:
+    raw, scaled = configured("spo_fun", scale="none"), configured("spo_fun", scale=scale)
+    raw.setup()
+    scaled.setup()
+    rows = everything(scaled)[0] if scale == "standard_all" else scaled.splits["train"].x
+    varies = rows.std(0) > 0
+    assert rows[:, varies].mean(0).abs().max() < 1e-4
+    assert rows[:, varies].var(0, correction=0).max() < 1.001
+    assert not torch.equal(raw.splits["test"].x, scaled.splits["test"].x)
 
 
 def test_sparse_features_are_filled_and_scaled_as_dense_ones() -> None:
@@ -144,7 +164,7 @@ def test_sparse_features_are_filled_and_scaled_as_dense_ones() -> None:
     for missing in (False, True):
         if missing:
             x[3, 2] = NAN
-        ours, theirs = Filler(csr_array(x), scale=True), Filler(x, scale=True)
+        ours, theirs = Filler(csr_array(x), scale="range"), Filler(x, scale="range")
         np.testing.assert_allclose(ours(csr_array(x)), theirs(x.copy()), rtol=1e-6)
 
 
