@@ -1,6 +1,7 @@
 """What a person sees while runs are at work: a live table on a terminal, a plain line per event elsewhere."""
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console, Group
@@ -11,14 +12,14 @@ from rich.text import Text
 
 from experiments.execute import Outcome
 from experiments.plan import Run
+from experiments.spec import Table as TableFile
 
 
 class PlainBoard:
     """One line per event."""
 
-    def __init__(self, console: Console, metric: str, scale: float, digits: int) -> None:
-        self.console, self.metric, self.scale, self.digits = console, metric, scale, digits
-        self.count = 0
+    def __init__(self, console: Console, table: TableFile) -> None:
+        self.console, self.table = console, table
 
     def __enter__(self) -> "PlainBoard":
         return self
@@ -32,8 +33,9 @@ class PlainBoard:
     def ended(self, run: Run, outcome: Outcome) -> None:
         """A run is done or failed."""
         if outcome.state == "done" and outcome.record:
-            number = outcome.record["metrics"].get(self.metric)
-            shown = "" if number is None else f"{self.metric} {number * self.scale:.{self.digits}f}, "
+            metric = self.table.metric_name(run.places[0][1])
+            number = self._number(outcome.record["metrics"], metric)
+            shown = f"{metric} {number}, " if number else ""
             spent = clock(outcome.record["seconds"])
             self._say(f"[green]done[/green]    {run.name}  {shown}{outcome.record['epochs']} epochs, {spent}")
         else:
@@ -45,6 +47,10 @@ class PlainBoard:
 
     def tick(self, counts: dict[str, int], running: dict[str, dict[str, Any]]) -> None:
         """Nothing: lines are for events."""
+
+    def _number(self, state: Mapping[str, Any], key: str) -> str:
+        number, metric = state.get(key), self.table.metric
+        return "" if number is None else f"{number * metric.scale:.{metric.digits}f}"
 
     def _say(self, line: str) -> None:
         self.console.print(line, highlight=False, soft_wrap=True)
@@ -86,15 +92,11 @@ class LiveBoard(PlainBoard):
             left,
         ]
 
-    def _number(self, state: dict[str, Any], key: str) -> str:
-        number = state.get(key)
-        return "" if number is None else f"{number * self.scale:.{self.digits}f}"
 
-
-def board(console: Console, metric: str, scale: float, digits: int) -> PlainBoard:
+def board(console: Console, table: TableFile) -> PlainBoard:
     """The board that fits the console."""
     kind = LiveBoard if console.is_terminal else PlainBoard
-    return kind(console, metric, scale, digits)
+    return kind(console, table)
 
 
 def clock(seconds: float) -> str:

@@ -44,13 +44,15 @@ def markdown(summary: Summary) -> str:
     table = summary.table
     marks, notes = words.footnotes(summary)
     source = ", ".join(f"{key} {value}" for key, value in table.source.items())
+    names = dict.fromkeys(table.metric_name(column) for column in summary.columns)
     parts = [
         f"# {_plain(table.title)}",
-        f"{_plain(source)}{'; ' if source else ''}metric `{table.metric.name}`"
+        f"{_plain(source)}{'; ' if source else ''}metric {', '.join(f'`{name}`' for name in names)}"
         + (f" x {table.metric.scale:g}" if table.metric.scale != 1 else "")
         + f". Made by `make reproduce TABLE={table.name}`.",
         grid(summary, marks),
         words.LEGEND + " Bold: our best in a column. Grey and italic: a paper's number.",
+        *(f"## {_plain(other.table.title)}\n\n{grid(other, marks)}" for other in summary.measures),
         _claims(summary),
         _listed("Footnotes", [f"({i}) {_plain(note)}" for i, note in enumerate(notes, start=1)]),
         _listed("Notes", [_plain(note) for note in table.notes]),

@@ -15,8 +15,9 @@ def show(summary: Summary, console: Console) -> None:
     """Print the table, then claims, notes and what went wrong."""
     table = summary.table
     marks, notes = words.footnotes(summary)
-    for columns in _split(summary, console.width):
-        console.print(_grid(summary, columns, marks))
+    for view in (summary, *summary.measures):
+        for columns in _split(view, console.width):
+            console.print(_grid(view, columns, marks))
     console.print(words.LEGEND, style="dim", highlight=False, markup=False)
     for claim in table.claims:
         console.print(

@@ -64,7 +64,7 @@ def reproduce(selection: Selection, console: Console) -> int:
     keep_state(plan)
     launch = Launch(
         plan,
-        showing := board(console, table.metric.name, table.metric.scale, table.metric.digits),
+        showing := board(console, table),
         workers.server(),
         jobs=jobs,
         threads=workers.threads(),

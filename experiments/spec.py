@@ -5,7 +5,7 @@ Everything a person can mistype in conf/tables/*.yaml is refused here, before an
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -19,9 +19,12 @@ Tree = Any  # what YAML gave
 TABLES = Path("conf/tables")
 TUNED = Path("conf/tuned")
 KEYS = {
-    "table": ("title source metric seeds columns rows reported reported_runs claims notes tuned").split(),
+    "table": (
+        "title source metric measures seeds columns rows reported reported_runs claims notes tuned".split()
+    ),
     "metric": ["name", "scale", "digits", "better"],
-    "column": ["label", "config", "note", "unavailable", "tuned", "instead_of"],
+    "measure": ["title", "metric", "reported"],
+    "column": ["label", "config", "note", "unavailable", "tuned", "instead_of", "metric"],
     "row": ["label", "config", "needs", "tuned", "set", "columns", "cited", "note"],
     "claim": ["says", "holds", "on", "across"],
     "source": ["paper", "table"],
@@ -49,6 +52,7 @@ class Column:
     unavailable: str = ""
     tuned: str = ""
     instead_of: str = ""  # the column this one stands in for when its data cannot be had
+    metric: str = ""  # the name of another metric than the table's
 
 
 @dataclass(frozen=True)
@@ -86,6 +90,11 @@ class Table:
     claims: tuple[Claim, ...]
     notes: tuple[str, ...]
     tuned: str = ""
+    measures: tuple["Table", ...] = ()  # the same cells seen through other metrics, such as time
+
+    def metric_name(self, column: str) -> str:
+        """What stands in the cells of a column."""
+        return self.columns[column].metric or self.metric.name
 
     def has(self, row: str, column: str) -> bool:
         """Whether this cell is one of ours to run."""
@@ -156,7 +165,7 @@ class _Reader:
         rows = {str(n): self._row(str(n), t, columns) for n, t in self._dict("rows", tree["rows"]).items()}
         self._needs(rows)
         self._tuned(str(tree.get("tuned") or self.path.stem), rows, columns)
-        return Table(
+        table = Table(
             name=self.path.stem,
             title=str(tree["title"]),
             source=self._keys("source", "source", tree.get("source") or {}),
@@ -170,12 +179,29 @@ class _Reader:
             notes=tuple(map(str, tree.get("notes") or [])),
             tuned=str(tree.get("tuned") or self.path.stem),
         )
+        measures = (self._measure(i, t, table) for i, t in enumerate(tree.get("measures") or []))
+        return replace(table, measures=tuple(measures))
 
-    def _metric(self, tree: Tree) -> Metric:
-        metric = Metric(**self._keys("metric", "metric", tree))
+    def _metric(self, tree: Tree, place: str = "metric") -> Metric:
+        metric = Metric(**self._keys("metric", place, tree))
         if metric.better not in ("higher", "lower"):
-            self._fail(f"metric.better is {metric.better!r}; write higher or lower.")
+            self._fail(f"{place}.better is {metric.better!r}; write higher or lower.")
         return metric
+
+    def _measure(self, index: int, tree: Tree, table: Table) -> Table:
+        """The table seen through another metric: same cells, other numbers."""
+        place = f"measures[{index}]"
+        tree = self._keys("measure", place, tree)
+        if "metric" not in tree:
+            self._fail(f"{place}.metric is missing.")
+        return replace(
+            table,
+            title=str(tree.get("title", tree["metric"].get("name"))),
+            metric=self._metric(tree["metric"], f"{place}.metric"),
+            columns={name: replace(column, metric="") for name, column in table.columns.items()},
+            reported=self._reported(tree.get("reported") or {}, table.rows, table.columns),
+            claims=(),
+        )
 
     def _column(self, name: str, tree: Tree) -> Column:
         tree = self._keys("column", f"columns.{name}", tree)

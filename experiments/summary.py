@@ -79,6 +79,7 @@ class Summary:
     failed: dict[str, str]
     warnings: list[str]
     records: list[store.Record]
+    measures: "list[Summary]" = field(default_factory=list)
 
     @property
     def columns(self) -> dict[str, Column]:
@@ -111,6 +112,7 @@ def summarise(table: Table, state: Mapping[str, Any] | None = None) -> Summary:
         found.warnings,
         [r for r in found.records if (r["row"], r["column"]) in cells],
     )
+    summary.measures.extend(summarise(measure, state) for measure in table.measures)
     shown = summary.columns
     summary.verdicts.extend(
         v for claim in table.claims for v in judge(claim, cells) if not v.column or v.column in shown
@@ -119,14 +121,24 @@ def summarise(table: Table, state: Mapping[str, Any] | None = None) -> Summary:
 
 
 def _cell(table: Table, row: str, column: str, records: list[store.Record], ids: Mapping[str, str]) -> Cell:
-    metric = table.metric
-    own = [r for r in records if (r["row"], r["column"]) == (row, column) and metric.name in r["metrics"]]
-    values = [r["metrics"][metric.name] * metric.scale for r in own]
+    name, scale = table.metric_name(column), table.metric.scale
+    found = ((r, number(r, name)) for r in records if (r["row"], r["column"]) == (row, column))
+    own, values = [], []
+    for record, value in found:
+        if value is not None:
+            own.append(record)
+            values.append(value * scale)
     stale = sum(ids.get(f"{row}/{column}/{r['seed']}", r["id"]) != r["id"] for r in own)
     wanted = max(len(table.seeds), len(own)) if table.has(row, column) else 0
     printed = table.reported.get(row, {}).get(column)
     paper = Sample(printed[0], printed[1], table.reported_runs or 1) if printed else None
     return Cell(row, column, Sample.of(values) if values else None, paper, wanted, stale)
+
+
+def number(record: Mapping[str, Any], name: str) -> float | None:
+    """A metric of a record, or one of its own numbers, such as its seconds."""
+    value = record["metrics"].get(name, record.get(name))
+    return float(value) if isinstance(value, int | float) else None
 
 
 def judge(claim: Claim, cells: Mapping[tuple[str, str], Cell]) -> list[Verdict]:

@@ -15,6 +15,7 @@ from rich.console import Console
 
 import toy_world
 from experiments.board import board
+from experiments.spec import read_table
 from toy_world import World, until
 
 world = toy_world.world  # the fixture
@@ -226,11 +227,11 @@ def test_a_stop_by_the_user_of_a_selection_that_does_not_exist_is_one_message(wo
         assert code == 2 and words in said and "Traceback" not in said
 
 
-def test_a_terminal_shows_each_run_at_work_with_epoch_best_and_time_left() -> None:
+def test_a_terminal_shows_each_run_at_work_with_epoch_best_and_time_left(world: World) -> None:
     console = Console(file=io.StringIO(), force_terminal=True, width=120)
     state = {"name": "plain / easy / seed 0", "epoch": 10, "max_epochs": 30, "seconds": 50.0, "elapsed": 51.0}
     runs = {"x": state | {"latest": 0.4321, "best": 0.44}, "y": {"name": "just begun", "elapsed": 0.1}}
-    with board(console, "test/example_f1", 100, 2) as showing:
+    with board(console, read_table("toy")) as showing:
         showing.tick({"done": 3, "failed": 1}, runs)
     said = console.file.getvalue()  # type: ignore[attr-defined]
     for words in (

@@ -50,6 +50,29 @@ def test_a_cell_holds_mean_sample_deviation_counts_and_the_difference_to_the_pap
     assert "**62.00 ± 2.00 (3/3)**" in text  # our best is bold
 
 
+def test_a_measure_is_the_same_table_through_another_number_with_the_papers_beside_it(world: World) -> None:
+    measure = {
+        "title": "Hours",
+        "metric": {"name": "seconds", "scale": 1 / 3600, "digits": 1, "better": "lower"},
+        "reported": {"plain": {"easy": 3}},
+    }
+    world.change("tables/toy.yaml", lambda t: t.update(measures=[measure]))
+    fill()
+    (hours,) = summary().measures
+    assert hours.cells["plain", "easy"].ours == Sample(1.0, 0.0, 3) and not hours.verdicts
+    text = page.markdown(summary())
+    assert "## Hours" in text and "1.0 ± 0.0 (3/3) [-2.0]" in text.split("## Hours")[1]
+
+
+def test_a_column_may_have_a_metric_of_its_own(world: World) -> None:
+    world.change("tables/toy.yaml", lambda t: t["columns"]["easy"].update(metric="test/f1"))
+    fill()
+    assert summary().cells["plain", "easy"].ours is None
+    store.keep("toy", [{"id": "z", "row": "plain", "column": "easy", "seed": 9, "metrics": {"test/f1": 0.3}}])
+    assert summary().cells["plain", "easy"].ours == Sample(pytest.approx(30.0), None, 1)
+    assert "metric `test/f1`, `test/example_f1` x 100" in page.markdown(summary())
+
+
 def test_one_run_has_no_deviation_and_no_test(world: World) -> None:
     fill({"plain": [0.5]})
     cell = summary().cells["plain", "easy"]
