@@ -32,7 +32,8 @@ class Batches:
 
     The order depends on nothing else, so a run that resumes at the start of an epoch sees the batches an
     unbroken run would have seen. `seed=None` keeps the order of the split. Answers may be stored in a
-    narrow type; a batch holds them as float32. With a mask (N, T) a batch is as long as its longest example.
+    narrow type; a batch holds them as float32. With a mask (N, T) answers, and inputs (N, T, ...), of a batch
+    are cut to its longest example.
 
     With several processes each takes every `world_size`-th example, from the same permutation; the tail
     that does not divide is dropped in training, and evaluation is meant for one process.
@@ -80,8 +81,9 @@ class Batches:
         if self.mask is None or self.lengths is None:
             return Batch(self.x[here], self.y[here].to(torch.float32))
         longest = int(self.lengths[rows].max())
-        x, y, mask = (t[:, :longest][here] for t in (self.x, self.y, self.mask))
-        return Batch(x, y.to(torch.float32), mask)
+        y, mask = self.y[:, :longest][here], self.mask[:, :longest][here]
+        x = self.x[:, :longest] if self.x.shape[:2] == self.mask.shape else self.x
+        return Batch(x[here], y.to(torch.float32), mask)
 
     def _order(self) -> Tensor:
         if self.seed is None:

@@ -48,6 +48,7 @@ def fit_and_test(
         "inference_seconds": round(inference, 3),
         **record.peak_memory(),
         "updates": dict(kept.get("scheme_steps") or (steps if isinstance(steps, dict) else {})),
+        **({"curves": curves} if (curves := kept.get("scheme_curves")) else {}),
         "data": dict(getattr(cli.datamodule, "checksums", {})),
         "versions": record.versions(),
         **record.device(str(cli.trainer.strategy.root_device)),

@@ -1,6 +1,7 @@
 """What all schemes share: parts that move in turns, exact randomness, validation, the rate plateau."""
 
 import math
+import time
 from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -50,6 +51,7 @@ class Scheme(pl.LightningModule):
         self.space, self.metric = space, metric
         self.seed, self.clip_norm, self.lr_schedule = seed, clip_norm, lr_schedule
         self.steps: dict[str, int] = {}
+        self.curves: dict[str, list[float]] = {}  # what a scheme notes in the course of training
         self._losses: dict[str, Tensor] = {}
         self._counts: dict[str, int] = {}
 
@@ -152,8 +154,11 @@ class Scheme(pl.LightningModule):
         self._judge(batch)
 
     def test_step(self, batch: Batch, index: int) -> None:
-        """Add a batch to the metric."""
+        """Add a batch to the metric, and to the time that prediction takes."""
+        began = time.perf_counter()
         self._judge(batch)
+        self._tested += len(batch.y)
+        self._test_seconds += time.perf_counter() - began
 
     def _judge(self, batch: Batch) -> None:
         self._draw_from(-1, 0)  # searches may start at random
@@ -171,9 +176,16 @@ class Scheme(pl.LightningModule):
         elif isinstance(schedule, LRScheduler):
             schedule.step()
 
+    def on_test_epoch_start(self) -> None:
+        """Start the count of examples and seconds."""
+        self._tested, self._test_seconds = 0, 0.0
+
     def on_test_epoch_end(self) -> None:
-        """Log the scores."""
+        """Log the scores, and how many examples a second are predicted and judged."""
+        began = time.perf_counter()
         self._report("test")
+        self._test_seconds += time.perf_counter() - began  # where a GPU is waited for
+        self.log("test/examples_per_second", self._tested / self._test_seconds)
 
     def _report(self, stage: str) -> None:
         scores = self.metric.compute()
@@ -186,13 +198,14 @@ class Scheme(pl.LightningModule):
         Built from config files, a scheme's hyperparameters are class paths and numbers; built by hand they
         are objects, and stay out.
         """
-        checkpoint["scheme_steps"] = dict(self.steps)
+        checkpoint["scheme_steps"], checkpoint["scheme_curves"] = dict(self.steps), self.curves
         if not _plain(checkpoint.get("hyper_parameters", {})):
             del checkpoint["hyper_parameters"]
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Go on counting where the checkpoint was written."""
         self.steps = dict(checkpoint.get("scheme_steps", {}))
+        self.curves = {name: [*values] for name, values in checkpoint.get("scheme_curves", {}).items()}
 
 
 def _plain(value: object) -> bool:

@@ -152,3 +152,13 @@ def test_a_split_moves_with_its_mask() -> None:
     split = Split(torch.zeros(2, 3), torch.zeros(2, 1), torch.ones(2, 1).bool()).to(torch.device("meta"))
     assert split.mask is not None
     assert {tensor.device.type for tensor in (split.x, split.y, split.mask)} == {"meta"}
+
+
+def test_a_batch_of_sequences_is_as_long_as_its_longest() -> None:
+    mask = torch.tensor([[1, 1, 0, 0], [1, 0, 0, 0], [1, 0, 1, 0], [0, 0, 0, 0]], dtype=torch.bool)
+    x, y = torch.arange(4 * 4 * 2).view(4, 4, 2), torch.arange(4 * 4 * 3).view(4, 4, 3)
+    first, second = Batches(x, y, mask=mask, batch_size=2)
+    assert first.x.shape == (2, 2, 2) and first.y.shape == (2, 2, 3) and first.mask.shape == (2, 2)
+    assert torch.equal(second.x, x[2:, :3]) and torch.equal(second.mask, mask[2:, :3])  # a gap is kept
+    (whole,) = Batches(x[:, 0], y, mask=mask, batch_size=4)
+    assert whole.x.shape == (4, 2) and whole.y.shape == (4, 3, 3)  # an input that is no sequence stays whole

@@ -74,7 +74,7 @@ class ToyEnergy(Energy):
         return -(self.local(x).flatten(1) * y).sum(-1) - nn.functional.softplus(self.patterns(y)).sum(-1)
 
 
-MASK = torch.tensor([[True, True, True], [True, True, False]]).repeat(N // 2, 1)
+MASK = torch.tensor([[True, True, True], [True, False, True]]).repeat(N // 2, 1)  # this net knows one length
 SPACES: dict[str, tuple[AnswerSpace, tuple[int, ...]]] = {
     "sets": (LabelSets(5), (5,)),
     "tags": (TagSequences(4), (3, 4)),
