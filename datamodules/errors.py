@@ -21,5 +21,9 @@ class ArffError(DataError):
     """An ARFF file that breaks the format; the message starts with the file and the line."""
 
 
+class FormatError(DataError):
+    """A file of letters, of words or of vectors that breaks its format; the message names file and line."""
+
+
 class DiskFull(DataError):
     """There is no room to write a file."""

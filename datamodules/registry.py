@@ -18,6 +18,8 @@ class DataFile:
     """One file: name, size (0: unknown) and sha256 of the unpacked bytes, and the address it comes from.
 
     Where the sha256 is not known, git's blob id tells the file. `built_in`: this repository carries it.
+    `reads_as`: where versions of a file differ in what nobody reads, the sha256 of what is read. An address
+    that ends in .gz or .xz, unlike the name, is of the packed file.
     """
 
     name: str
@@ -26,6 +28,7 @@ class DataFile:
     url: str = ""
     git_blob: str = ""
     built_in: bool = False
+    reads_as: str = ""
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,7 @@ class Package:
 
 @dataclass(frozen=True)
 class DataSet:
-    """The files of a set by part: train, validation, test, and folds (which row is in which of ten)."""
+    """The files of a set by part: train, validation, test, folds (which row is in which of ten), vectors."""
 
     name: str
     task: str

@@ -117,8 +117,11 @@ class Sources:
     def _download(self, data: DataSet, file: DataFile) -> None:
         if not file.url:
             raise DataNotFound(f"{file.name} is not offered for download")
-        target = self.folder / data.name / file.name
-        download(file.url, target, check=lambda content: check(file, content), size=file.size)
+        packed = file.url.removeprefix(file.url.removesuffix(".gz").removesuffix(".xz"))
+        packed = "" if file.name.endswith(packed) else packed
+        target = self.folder / data.name / (file.name + packed)
+        size = 0 if packed else file.size
+        download(file.url, target, check=lambda content: check(file, opened(content, packed)), size=size)
 
     def _unpack_package(self, data: DataSet) -> None:
         assert data.package
@@ -132,13 +135,20 @@ def unpack(path: Path) -> bytes:
     """A file's bytes, unpacked by its suffix."""
     try:
         content = path.read_bytes()
-        return PACKED.get(path.suffix, PACKED[""])(content)
-    except (lzma.LZMAError, EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DataCorrupt(
-            f"{shown(path)} cannot be unpacked ({error}): it is truncated or damaged. Fetch it again."
-        ) from None
     except OSError as error:
         raise DataNotFound(f"{shown(path)} cannot be read ({error.strerror}).") from None
+    try:
+        return opened(content, path.suffix)
+    except DataCorrupt as error:
+        raise DataCorrupt(f"{shown(path)} {error}. Fetch it again.") from None
+
+
+def opened(content: bytes, suffix: str) -> bytes:
+    """What was packed as .gz or .xz; other suffixes tell of no packing."""
+    try:
+        return PACKED.get(suffix, PACKED[""])(content)
+    except (lzma.LZMAError, EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise DataCorrupt(f"cannot be unpacked ({error}): it is truncated or damaged") from None
 
 
 def check(file: DataFile, content: bytes) -> None:
@@ -165,5 +175,6 @@ def shown(path: Path) -> str:
 
 
 def _marked(file: DataFile) -> str:
-    mark = f"sha256 {file.sha256}" if file.sha256 else f"git blob id {file.git_blob}"
-    return f"{file.name} ({mark})"
+    marks = {"sha256": file.sha256, "git blob id": file.git_blob}
+    known = next((f" ({kind} {mark})" for kind, mark in marks.items() if mark), "")
+    return file.name + known

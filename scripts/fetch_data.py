@@ -67,7 +67,10 @@ def fetch(chosen: list[DataSet], sources: Sources, console: Console, *, named: b
             continue
         found = [path for file in data.files.values() if (path := sources.find(data, file))]
         places = ", ".join(sorted({shown(path.parent) for path in found}))
-        console.print(f"[green]{data.name}[/]: complete and checked, in {places}", soft_wrap=True)
+        checked = (
+            "checked" if all(file.sha256 or file.git_blob for file in data.files.values()) else "readable"
+        )
+        console.print(f"[green]{data.name}[/]: complete and {checked}, in {places}", soft_wrap=True)
     return int(failed > 0)
 
 
@@ -80,7 +83,7 @@ def listing(chosen: list[DataSet], sources: Sources) -> Table:
     table.add_column("licence")
     for data in chosen:
         state = sources.state(data)
-        size = f"{data.size / 1e6:.1f} MB"
+        size = f"{data.size / 1e6:.1f} MB" if data.size else "unknown"
         table.add_row(data.name, data.task, f"[{STYLE[state]}]{state}[/]", size, data.source, data.licence)
     return table
 

@@ -237,6 +237,17 @@ def test_a_part_of_another_file_is_dropped(
     assert read(Sources(tmp_path, ""), data) == CONTENT
 
 
+def test_a_packed_download_is_checked_and_kept_packed(tmp_path: Path, serve: partial) -> None:
+    sources = Sources(tmp_path, "")
+    for wrong in (CONTENT, gzip.compress(CONTENT)[:-5], gzip.compress(CONTENT[:-1] + b"x")):
+        with pytest.raises(DataNotFound, match="could not be fetched"):
+            sources.fetch(described(url=serve(content=wrong).url + ".gz"))
+    data = described(url=serve(content=gzip.compress(CONTENT)).url + ".gz")
+    sources.fetch(data)
+    assert [path.name for path in (tmp_path / "set").iterdir()] == ["file.arff.gz"]
+    assert read(sources, data) == CONTENT and sources.state(data) == "present"
+
+
 def test_a_download_with_the_wrong_checksum_leaves_nothing(tmp_path: Path, serve: partial) -> None:
     data = described(url=serve(content=CONTENT[:-1] + b"x").url)
     with pytest.raises(DataNotFound, match=r"could not be fetched: .*sha256 .*, expected"):
@@ -350,10 +361,11 @@ def test_the_package_river_carries_the_real_yeast() -> None:
 
 def test_every_set_says_all_a_person_needs() -> None:
     for name, data in data_sets().items():
-        assert data.name == name and data.licence and data.source.startswith("http") and "train" in data.files
+        assert data.name == name and data.licence and data.source.startswith("http")
+        assert {"train", "vectors"} & set(data.files)
         for file in data.files.values():
-            assert len(file.sha256) == 64 or len(file.git_blob) == 40
-            assert file.url.endswith(file.name) or not file.url
+            assert len(file.sha256 or file.reads_as) == 64 or len(file.git_blob) == 40
+            assert file.url.removesuffix(".gz").endswith(file.name) or not file.url
 
 
 def test_an_unknown_set_is_answered_with_near_names() -> None:

@@ -1,0 +1,78 @@
+"""Column files of tagged sentences: one token a line, blanks between columns, an empty line after a sentence.
+
+Shapes: N sentences; columns hold the tokens of all sentences, one after the other.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+
+from datamodules.errors import FormatError
+
+
+@dataclass(frozen=True)
+class Sentences:
+    """Columns of tokens, sentence after sentence, and the number of tokens of each sentence, lengths (N,)."""
+
+    columns: tuple[tuple[str, ...], ...]
+    lengths: np.ndarray
+
+
+def read_sentences(
+    content: bytes, *, where: str, num_columns: int = 3, tags: Collection[str] = ()
+) -> Sentences:
+    """Read a file; lines may end as on Windows, and several empty lines are as one.
+
+    Args:
+        content: the file's bytes.
+        where: the file's name, for the errors.
+        num_columns: how many columns each token has.
+        tags: what the last column may hold; left out, anything.
+
+    Raises:
+        FormatError: with the line: a column too few or too many, a tag that is none of `tags`, no text.
+    """
+    rows = [line.split() for line in content.removeprefix(b"\xef\xbb\xbf").split(b"\n")]
+    for number, row in enumerate(rows, 1):
+        if row and len(row) != num_columns:
+            raise _bad(where, number, f"{len(row)} columns, a token has {num_columns}: {_shown(row)}")
+    tokens = [row for row in rows if row]
+    if not tokens:
+        raise FormatError(f"{where}: there is no token in it. Is the file truncated?")
+    try:
+        columns = tuple(tuple(map(bytes.decode, column)) for column in zip(*tokens, strict=True))
+    except UnicodeDecodeError:
+        raise _bad(where, _first_undecodable(rows), "this is not UTF-8") from None
+    if tags and not set(columns[-1]) <= set(tags):
+        known = {tag.encode() for tag in tags}
+        number, row = next((n, row) for n, row in enumerate(rows, 1) if row and row[-1] not in known)
+        raise _bad(
+            where, number, f"the tag {row[-1].decode()!r} is none of the {len(known)}: {_listed(tags)}"
+        )
+    empty = np.flatnonzero([not row for row in [*rows, []]])
+    lengths = np.diff(empty, prepend=-1) - 1
+    return Sentences(columns, lengths[lengths > 0])
+
+
+def _first_undecodable(rows: list[list[bytes]]) -> int:
+    for number, row in enumerate(rows, 1):
+        try:
+            b" ".join(row).decode()
+        except UnicodeDecodeError:
+            return number
+    raise AssertionError("some row could not be decoded")
+
+
+def _listed(tags: Collection[str]) -> str:
+    names = list(tags)
+    return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
+
+
+def _shown(row: list[bytes]) -> str:
+    text = b" ".join(row).decode(errors="replace")
+    return repr(text[:40] + "..." if len(text) > 40 else text)
+
+
+def _bad(where: str, number: int, reason: str) -> FormatError:
+    return FormatError(f"{where}, line {number}: {reason}. Correct this line.")

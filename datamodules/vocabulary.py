@@ -1,0 +1,150 @@
+"""Words as numbers: ids of words and characters, and the vectors that others trained for words.
+
+Shapes: V word ids, R rows of vectors, C characters of the longest word, D numbers of a vector.
+"""
+
+from collections.abc import Collection, Iterable
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from datamodules.errors import DataNotFound, FormatError
+
+PADDING, UNKNOWN = 0, 1
+SENNA_FILES = ("words.lst", "embeddings.txt")
+LARGEST = float(np.finfo(np.float32).max)
+DIGITS = str.maketrans("123456789", "000000000")
+
+Ids = dict[str, int]
+Vectors = dict[str, np.ndarray]  # each (D,) float32
+
+
+def numbered(names: Iterable[str]) -> Ids:
+    """Ids from 2 in alphabetical order; 0 is padding, 1 whatever has no id."""
+    return {name: number for number, name in enumerate(sorted(set(names)), 2)}
+
+
+def normalised(word: str) -> str:
+    """The word as SENNA's list has it: lower-case, each digit a 0."""
+    return word.lower().translate(DIGITS)
+
+
+def word_tables(words: Ids, characters: Ids, vectors: Vectors, num_dims: int) -> dict[str, Tensor]:
+    """What a network needs to know of each word, by its id.
+
+    Each spelling has an id of its own, so that its letters can be read. Spellings that are normalised alike
+    share a row of vectors; those that nobody trained a vector for share row 1, which is there to be learned.
+    The number of rows depends on the words only, not on who trained the vectors.
+
+    Returns:
+        characters (V, C): ids of the characters of each word, 0 behind its end; a word without an id has the
+        one character 1. rows (V,): each word's row of vectors. vectors (R, D): row 0 is padding; row 1 starts
+        from 0, and so does each form without a vector, whose row nobody uses.
+    """
+    forms = numbered(map(normalised, words))
+    table = np.zeros((len(forms) + 2, num_dims), np.float32)
+    for form in forms.keys() & vectors.keys():
+        table[forms[form]] = vectors[form]
+    rows = [PADDING, UNKNOWN]
+    rows += [forms[form] if form in vectors else UNKNOWN for form in map(normalised, words)]
+    spelled = np.zeros((len(words) + 2, max(map(len, words), default=1)), np.int64)
+    spelled[UNKNOWN, 0] = UNKNOWN
+    for word, number in words.items():
+        spelled[number, : len(word)] = [characters.get(character, UNKNOWN) for character in word]
+    return {
+        "characters": torch.from_numpy(spelled),
+        "rows": torch.tensor(rows),
+        "vectors": torch.from_numpy(table),
+    }
+
+
+def read_vectors(content: bytes, wanted: Collection[str], num_dims: int, *, where: str) -> Vectors:
+    """Vectors of the words wanted, from lines of a word and its numbers between blanks (GloVe, word2vec).
+
+    Raises:
+        FormatError: with the line: another number of values than `num_dims`, or what is no finite number.
+    """
+    lines = content.split(b"\n")
+    header = lines[0].split()
+    first = int(len(header) == 2 and num_dims > 1 and all(cell.isdigit() for cell in header))
+    pairs = [line.rstrip().partition(b" ") for line in lines]
+    names = [pair[0] for pair in pairs]
+    return _pick(names, [pair[2] for pair in pairs], wanted, num_dims, where=where, first=first)
+
+
+def read_senna(words: bytes, numbers: bytes, wanted: Collection[str], num_dims: int) -> Vectors:
+    """Vectors of the words wanted, from the two files of SENNA, which go together line by line.
+
+    Raises:
+        FormatError: they have different numbers of lines, or as in `read_vectors`.
+    """
+    names, rows = ([line.strip() for line in text.rstrip().split(b"\n")] for text in (words, numbers))
+    if len(names) != len(rows):
+        raise FormatError(
+            f"words.lst has {len(names):,} lines and embeddings.txt {len(rows):,}; they go together line by "
+            "line. Take both from the same SENNA."
+        )
+    return _pick(names, rows, wanted, num_dims, where="embeddings.txt")
+
+
+def senna_file(folder: Path, name: str) -> Path:
+    """A file that lies in the folder, or where SENNA's archive has it.
+
+    Raises:
+        DataNotFound: it is in none of these places.
+    """
+    places = [folder / inner / name for inner in ("", "hash", "embeddings")]
+    path = next((place for place in places if place.is_file()), None)
+    if path is None:
+        raise DataNotFound(
+            f"{folder} has no {name}, nor have hash/ and embeddings/ in it. Correct --data.senna."
+        )
+    return path
+
+
+def _pick(
+    names: list[bytes],
+    numbers: list[bytes],
+    wanted: Collection[str],
+    num_dims: int,
+    *,
+    where: str,
+    first: int = 0,
+) -> Vectors:
+    """Check the length of every line from `first` on, and parse those that are wanted."""
+    for index in range(first, len(names)):
+        if numbers[index].count(b" ") != num_dims - 1 and (names[index] or numbers[index]):
+            _check(numbers[index], num_dims, f"{where}, line {index + 1}")
+    sought = {word.encode() for word in wanted}
+    found = {names[index]: index for index in range(len(names) - 1, first - 1, -1) if names[index] in sought}
+    cells = b" ".join(numbers[index] for index in found.values()).split()
+    try:
+        table = np.array(list(map(float, cells))).reshape(len(found), num_dims)
+        if (np.abs(table) <= LARGEST).all():
+            rows = zip(found, table.astype(np.float32), strict=True)
+            return {name.decode(): row for name, row in rows}
+    except ValueError:
+        pass
+    for index in sorted(found.values()):
+        _check(numbers[index], num_dims, f"{where}, line {index + 1}")
+    raise AssertionError("some line is wrong")
+
+
+def _check(numbers: bytes, num_dims: int, place: str) -> None:
+    """Raise what is wrong with the numbers of one line."""
+    cells = numbers.split()
+    if len(cells) != num_dims:
+        raise FormatError(
+            f"{place}: {len(cells)} numbers after the word, wanted {num_dims}. "
+            f"Take a file of {num_dims}-d vectors."
+        )
+    for cell in cells:
+        try:
+            fits = abs(float(cell)) <= LARGEST
+        except ValueError:
+            fits = False
+        if not fits:
+            shown = cell.decode(errors="replace")[:40]
+            raise FormatError(f"{place}: {shown!r} is no finite number. Correct this line.")

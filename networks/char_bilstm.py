@@ -1,0 +1,34 @@
+"""Words read letter by letter.
+
+Shapes: W words, C characters of the longest word, H hidden units per direction.
+"""
+
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
+
+
+class CharBiLSTM(nn.Module):
+    """The last state forwards beside the first state backwards of a BiLSTM over a word's characters.
+
+    Two layers of 50 states over embeddings of 10.                                [Scaling §6]
+
+    Characters are numbers from 1, 0 is padding; a word has at least one. The LSTM is given the words from the
+    longest to the shortest and each of its steps runs on those that still go on, so padding costs nothing.
+
+    Shapes:
+        characters: (W, C), 0 behind the end of a word.   returns: (W, 2H).
+    """
+
+    def __init__(self, num_characters: int, *, size: int = 10, width: int = 50, num_layers: int = 2) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(num_characters, size)
+        self.lstm = nn.LSTM(size, width, num_layers, bidirectional=True)
+
+    def forward(self, characters: Int[Tensor, "W C"]) -> Float[Tensor, "W two_H"]:
+        order = (characters != 0).sum(1).argsort(descending=True)
+        steps = characters[order].T
+        real = steps != 0
+        sizes = real.sum(1).cpu()
+        _, (last, _) = self.lstm(PackedSequence(self.embedding(steps[real]), sizes[sizes > 0]))
+        return last[-2:].transpose(0, 1).flatten(1)[order.argsort()]
