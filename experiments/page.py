@@ -5,7 +5,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from experiments import store, words
+from experiments import plots, store, words
 from experiments.render import show
 from experiments.spec import Table, read_table
 from experiments.summary import Cell, Summary, summarise
@@ -21,6 +21,7 @@ def render(table: Table, console: Console) -> Summary:
     """Print a table and write its page."""
     summary = summarise(table, store.read_json(state_file(table.name)))
     show(summary, console)
+    plots.draw(summary)
     path = page_file(table.name)
     text = markdown(summary)
     if not path.exists() or path.read_text() != text:
@@ -53,6 +54,7 @@ def markdown(summary: Summary) -> str:
         grid(summary, marks),
         words.LEGEND + " Bold: our best in a column. Grey and italic: a paper's number.",
         *(f"## {_plain(other.table.title)}\n\n{grid(other, marks)}" for other in summary.measures),
+        *_figures(summary),
         _claims(summary),
         _listed("Footnotes", [f"({i}) {_plain(note)}" for i, note in enumerate(notes, start=1)]),
         _listed("Notes", [_plain(note) for note in table.notes]),
@@ -97,6 +99,13 @@ def _claims(summary: Summary) -> str:
         lines.append(f"- {_plain(claim.says)} (`{claim.holds}`): {counts}")
         lines += [f"  - {_plain(line)}" for _, line in words.verdicts(summary, claim)]
     return "\n".join(["## Claims", "", *lines]) if lines else ""
+
+
+def _figures(summary: Summary) -> list[str]:
+    """The figures that have been drawn."""
+    table = summary.table
+    files = [(figure.title, plots.figure_file(table.name, figure.name, "png")) for figure in table.figures]
+    return [f"![{_plain(title)}]({path.name})" for title, path in files if path.exists()]
 
 
 def _listed(title: str, lines: list[str]) -> str:

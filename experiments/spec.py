@@ -20,14 +20,16 @@ TABLES = Path("conf/tables")
 TUNED = Path("conf/tuned")
 KEYS = {
     "table": (
-        "title source metric measures seeds columns rows reported reported_runs claims notes tuned".split()
+        "title source metric measures seeds columns rows reported reported_runs claims notes figures "
+        "tuned".split()
     ),
     "metric": ["name", "scale", "digits", "better"],
     "measure": ["title", "metric", "reported"],
-    "column": ["label", "config", "note", "unavailable", "tuned", "instead_of", "metric"],
+    "column": ["label", "config", "over", "note", "unavailable", "tuned", "instead_of", "metric"],
     "row": ["label", "config", "needs", "tuned", "set", "columns", "cited", "note"],
     "claim": ["says", "holds", "on", "across"],
-    "source": ["paper", "table"],
+    "source": ["paper", "table", "figure"],
+    "figure": "name title kind column rows values lines curve x_label y_label label".split(),
 }
 
 
@@ -48,6 +50,7 @@ class Column:
     name: str
     label: str
     config: tuple[str, ...] = ()
+    over: tuple[str, ...] = ()  # layers above the row's, for what every method has to be told here
     note: str = ""
     unavailable: str = ""
     tuned: str = ""
@@ -75,6 +78,26 @@ class Row:
 
 
 @dataclass(frozen=True)
+class Figure:
+    """A figure drawn from a table's records: see `plots`.
+
+    `sweep` draws the metric of each row of `values` over its value, `curves` draws a curve of each of `rows`.
+    """
+
+    name: str
+    title: str
+    kind: str
+    column: str
+    rows: tuple[str, ...] = ()
+    values: dict[str, float] = field(default_factory=dict)
+    lines: tuple[str, ...] = ()
+    curve: str = ""
+    x_label: str = ""
+    y_label: str = ""
+    label: str = ""
+
+
+@dataclass(frozen=True)
 class Table:
     """A table of a paper."""
 
@@ -91,15 +114,17 @@ class Table:
     notes: tuple[str, ...]
     tuned: str = ""
     measures: tuple["Table", ...] = ()  # the same cells seen through other metrics, such as time
+    figures: tuple[Figure, ...] = ()
 
     def metric_name(self, column: str) -> str:
         """What stands in the cells of a column."""
         return self.columns[column].metric or self.metric.name
 
     def has(self, row: str, column: str) -> bool:
-        """Whether this cell is one of ours to run."""
+        """Whether this cell is one of ours to run; a column without config has only the paper's numbers."""
         wanted = self.rows[row].columns
-        return not self.rows[row].cited and (wanted is None or column in wanted)
+        ours = not self.rows[row].cited and bool(self.columns[column].config)
+        return ours and (wanted is None or column in wanted)
 
     def layers(self, row: str, column: str) -> tuple[str, ...]:
         """The config files of a cell, left to right, the base layer excepted."""
@@ -108,6 +133,7 @@ class Table:
         return (
             *self.columns[column].config,
             *self.rows[row].config,
+            *self.columns[column].over,
             *([str(tuned)] if tuned.exists() else []),
         )
 
@@ -178,6 +204,7 @@ class _Reader:
             claims=tuple(self._claim(i, t, rows, columns) for i, t in enumerate(tree.get("claims") or [])),
             notes=tuple(map(str, tree.get("notes") or [])),
             tuned=str(tree.get("tuned") or self.path.stem),
+            figures=tuple(self._figure(i, t, rows, columns) for i, t in enumerate(tree.get("figures") or [])),
         )
         measures = (self._measure(i, t, table) for i, t in enumerate(tree.get("measures") or []))
         return replace(table, measures=tuple(measures))
@@ -201,12 +228,25 @@ class _Reader:
             columns={name: replace(column, metric="") for name, column in table.columns.items()},
             reported=self._reported(tree.get("reported") or {}, table.rows, table.columns),
             claims=(),
+            figures=(),
         )
+
+    def _figure(self, index: int, tree: Tree, rows: dict[str, Row], columns: dict[str, Column]) -> Figure:
+        place = f"figures[{index}]"
+        tree = self._keys("figure", place, tree)
+        for key in ("name", "title", "kind", "column"):
+            if key not in tree:
+                self._fail(f"{place}.{key} is missing.")
+        self._known(f"{place}.kind", "kind of figure", tree["kind"], ("sweep", "curves"))
+        self._known(f"{place}.column", "column", tree["column"], columns)
+        for row in (*tree.get("rows", ()), *tree.get("values", ()), *tree.get("lines", ())):
+            self._known(place, "row", row, rows)
+        return Figure(**tree)
 
     def _column(self, name: str, tree: Tree) -> Column:
         tree = self._keys("column", f"columns.{name}", tree)
-        config = self._files(f"columns.{name}.config", tree.pop("config", []))
-        return Column(name, str(tree.pop("label", name)), config, **tree)
+        config, over = (self._files(f"columns.{name}.{key}", tree.pop(key, [])) for key in ("config", "over"))
+        return Column(name, str(tree.pop("label", name)), config, over, **tree)
 
     def _row(self, name: str, tree: Tree, columns: dict[str, Column]) -> Row:
         place = f"rows.{name}"

@@ -3,7 +3,9 @@
     python -m scripts.benchmark_training
 
 Parity first: the scheme and the bare loop end with the same weights, the two forms of a set with the same
-gradients. CPU time, one thread, batch of 32.
+gradients. CPU time, one thread, batch of 32. Last, what chains cost over their unary network: words as long as
+the handwritten ones, letters drawn at random; the online search of alpha over the share of the training words
+that it looks at on the real ones.
 """
 
 import warnings
@@ -15,12 +17,19 @@ from torch import Tensor, nn
 
 from datamodules.batches import Batches
 from energies.base import SumEnergy
+from energies.chain import ChainEnergy
 from energies.mlc import LabelMixEnergy, LocalEnergy
-from energies.spaces import LabelSets
+from energies.scaling import Online
+from energies.spaces import LabelSets, TagSequences
 from experiments.cli import hush
+from inference import criteria
+from lightning_modules.crf_joint import CRFJoint
+from lightning_modules.crf_scaled import CRFScaled
 from lightning_modules.cross_entropy import CrossEntropy
 from lightning_modules.metrics.multilabel import MultiLabelScores
+from lightning_modules.metrics.sequence import SequenceScores
 from losses.objectives import Guesses, NCERanking
+from networks.lenet import LeNet
 from networks.mlp import LabelMLP
 from scripts.timing import show, side_by_side
 
@@ -31,6 +40,14 @@ SETS = {
     "cal500 K=20": (174, 400, 20, 26),
 }
 ROWS = 32 * 100
+WORDS, LENGTHS, LONGEST = 32 * 20, (7.6, 2.3), 14  # mean and deviation of the handwritten words
+SEARCHED = 2000 / 5490  # of the words of eight folds
+CRITERIA = {
+    "likelihood": criteria.Likelihood,
+    "SSVM": criteria.StructuredSVM,
+    "CE": criteria.MarginalCrossEntropy,
+    "CE (MF)": criteria.MeanFieldCrossEntropy,
+}
 adamw = partial(torch.optim.AdamW, lr=1e-3, fused=True)
 
 
@@ -138,12 +155,43 @@ def sets() -> dict[str, dict[str, float]]:
     return found
 
 
+def words() -> Batches:
+    """Random letters in words of the lengths of the real ones."""
+    draw = torch.Generator().manual_seed(0)
+    lengths = (LENGTHS[0] + LENGTHS[1] * torch.randn(WORDS, generator=draw)).round().clamp(3, LONGEST)
+    mask = torch.arange(LONGEST) < lengths.unsqueeze(1)
+    x = (torch.rand(WORDS, LONGEST, 16, 8, generator=draw) < 0.3).to(torch.uint8)
+    y = torch.randint(26, (WORDS, LONGEST), generator=draw)
+    y = nn.functional.one_hot(y, 26) * mask.unsqueeze(-1)
+    return Batches(x * mask.view(*mask.shape, 1, 1), y, mask=mask, batch_size=32, seed=0)
+
+
+def chains() -> dict[str, dict[str, float]]:
+    """Microseconds an epoch of the letters' network alone, and of chains over it."""
+    adam, data = partial(torch.optim.Adam, lr=1e-3), words()
+    common = {"space": TagSequences(26), "metric": SequenceScores(), "clip_norm": None}
+    criterion = criteria.MarginalCrossEntropy()
+
+    def epoch(module: pl.LightningModule) -> None:
+        trainer().fit(module, data)
+
+    calls = {"unary network": lambda: epoch(CrossEntropy(LeNet(), adam, **common))}
+    for name, kind in CRITERIA.items():
+        calls[f"joint, {name}"] = lambda kind=kind: epoch(CRFJoint(ChainEnergy(LeNet(), 26), kind(), adam, **common))
+    online = Online(subset=round(SEARCHED * WORDS))
+    scaled = CRFScaled(ChainEnergy(LeNet(), 26), criterion, online, adam, **common)
+    epoch(scaled)
+    calls["search of alpha, CE"] = lambda: scaled.search(online, data)
+    return {"OCR": side_by_side(calls, repeats=1)}
+
+
 def main() -> None:
     """Check, time, print."""
     hush()
     warnings.filterwarnings("ignore")
     show("one training step", loops(), "bare loop")
     show("NCE loss and gradient", sets(), "looked up")
+    show("one epoch of chains", chains(), "unary network")
 
 
 if __name__ == "__main__":

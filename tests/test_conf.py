@@ -16,6 +16,10 @@ SCHEMES = sorted(Path("conf/scheme").glob("*.yaml"))
 DATA = sorted(Path("conf/data").glob("*.yaml"))
 TABLES = sorted(path.stem for path in Path("conf/tables").glob("*.yaml"))
 QUICK = ["--trainer.max_epochs=1", "--trainer.limit_train_batches=3", "--trainer.limit_val_batches=1"]
+TASKS = {
+    "ocr": "conf/task/ocr.yaml",
+    "conll2000": "conf/task/chunking.yaml",
+}  # by data
 WANTS = {"seal_static": "energy", "spen": "guesser", "nce_mlc": "guesser"}
 
 
@@ -44,18 +48,50 @@ def needs(scheme: Path, checkpoints: dict[str, str]) -> list[str]:
     return [f"--model.{part}.init_args.checkpoint={checkpoints[part]}"] if part else []
 
 
+def configs(*files: str | Path) -> list[str]:
+    return [part for file in files for part in ("--config", str(file))]
+
+
+def fit_if_the_data_is_there(cli: TrainCLI) -> dict[str, torch.Tensor]:
+    """Train three batches; the scores of validation."""
+    if missing := cli.datamodule.missing():
+        pytest.skip(missing)
+    cli.trainer.fit(cli.model, cli.datamodule)
+    return {k: v for k, v in cli.trainer.callback_metrics.items() if k.startswith("val/")}
+
+
 @pytest.mark.parametrize("scheme", SCHEMES, ids=stem)
 def test_each_scheme_builds_and_trains_from_its_file(
     scheme: Path, checkpoints: dict[str, str], tmp_path: Path
 ) -> None:
-    layers = ["--config", "conf/data/generated.yaml", "--config", str(scheme)]
-    cli = build(tmp_path, *layers, *needs(scheme, checkpoints))
+    sets = scheme.stem.endswith("_mlc")
+    over = ("conf/data/generated.yaml", scheme) if sets else ("conf/data/ocr.yaml", scheme, TASKS["ocr"])
+    cli = build(tmp_path, *configs(*over), *needs(scheme, checkpoints))
     before = {name: p.clone() for name, p in cli.model.named_parameters()}
-    cli.trainer.fit(cli.model, cli.datamodule)
+    scores = fit_if_the_data_is_there(cli)
     assert any(not torch.equal(before[name], p) for name, p in cli.model.named_parameters())
-    assert torch.isfinite(cli.trainer.callback_metrics["val/example_f1"])
+    assert torch.isfinite(scores["val/example_f1" if sets else "val/word_accuracy"])
     kept = torch.load(tmp_path / "checkpoints" / "best.ckpt", weights_only=True)
-    assert kept["hyper_parameters"]["space"]["class_path"] == "energies.spaces.LabelSets"
+    space = "energies.spaces.LabelSets" if sets else "energies.spaces.TagSequences"
+    assert kept["hyper_parameters"]["space"]["class_path"] == space
+
+
+@pytest.mark.parametrize("layer", sorted(Path("conf/scheme/scaling").glob("*.yaml")), ids=stem)
+def test_each_layer_of_a_chain_builds_and_trains_over_its_scheme(layer: Path, tmp_path: Path) -> None:
+    under = {"sgd": "crf_joint", "sgd_stage": "crf_stage"}.get(layer.stem, "crf_scaled")
+    cli = build(tmp_path, *configs("conf/data/ocr.yaml", f"conf/scheme/{under}.yaml", layer, TASKS["ocr"]))
+    assert torch.isfinite(fit_if_the_data_is_there(cli)["val/word_accuracy"])
+
+
+CRITERIA = ["Likelihood", "MarginalCrossEntropy", "StructuredSVM", "MeanFieldCrossEntropy"]
+
+
+@pytest.mark.parametrize("criterion", CRITERIA)
+@pytest.mark.parametrize("scheme", sorted(Path("conf/scheme").glob("crf_*.yaml")), ids=stem)
+def test_a_setting_gives_a_chain_its_criterion(scheme: Path, criterion: str, tmp_path: Path) -> None:
+    setting = f"--model.init_args.criterion.class_path=inference.criteria.{criterion}"
+    cli = build(tmp_path, *configs("conf/data/ocr.yaml", scheme, TASKS["ocr"]), setting)
+    assert type(cli.model.criterion).__name__ == criterion
 
 
 @pytest.mark.parametrize("layer", sorted(Path("conf/scheme/released").glob("*.yaml")), ids=stem)
@@ -76,31 +112,40 @@ def test_each_released_layer_builds_over_its_scheme(
 
 @pytest.mark.parametrize("data", DATA, ids=stem)
 def test_each_data_file_builds_without_touching_a_file(data: Path, tmp_path: Path) -> None:
-    sizes = ["--data.num_features=9", "--data.num_labels=4"] if data.stem == "arff" else []
-    cli = build(tmp_path, "--config", str(data), "--config", "conf/scheme/cross_entropy_mlc.yaml", *sizes)
+    task = next((layer for name, layer in TASKS.items() if data.stem.startswith(name)), None)
+    if task:
+        cli = build(tmp_path, *configs(data, "conf/scheme/crf_joint.yaml", task))
+        assert cli.model.space.num_tags == cli.datamodule.num_tags
+    else:
+        sizes = ["--data.num_features=9", "--data.num_labels=4"] if data.stem == "arff" else []
+        cli = build(tmp_path, *configs(data, "conf/scheme/cross_entropy_mlc.yaml"), *sizes)
+        assert cli.model.task_net.labels.out_features == cli.datamodule.num_labels
     assert isinstance(cli.datamodule, pl.LightningDataModule)
-    assert cli.model.task_net.labels.out_features == cli.datamodule.num_labels
     assert cli.datamodule.seed == cli.config["seed_everything"]
 
 
-def cells() -> list[tuple[str, ...]]:
-    """The layers of every cell of every table, each once."""
-    tables = [read_table(name) for name in TABLES]
-    return sorted({t.layers(r, c) for t in tables for r in t.rows for c in t.columns if t.has(r, c)})
+def cells() -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
+    """The layers and the settings of every cell of every table, each once."""
+    found = set()
+    for table in map(read_table, TABLES):
+        for name, row in table.rows.items():
+            settings = tuple(f"--{key}={value}" for key, value in row.set.items())
+            for column in table.columns:
+                if table.has(name, column) and table.columns[column].config:
+                    found.add((table.layers(name, column), settings))
+    return sorted(found)
 
 
 @pytest.mark.parametrize("quarter", range(4))
 def test_every_cell_of_a_table_resolves_to_a_config(quarter: int) -> None:
     parser = ParseOnly()
-    for layers in cells()[quarter::4]:
-        config = parser.resolve(
-            [*(part for file in layers for part in ("--config", file)), "--seed_everything=3"]
-        )
+    for layers, settings in cells()[quarter::4]:
+        config = parser.resolve([*configs(*layers), *settings, "--seed_everything=3"])
         assert config["model"]["init_args"]["seed"] == 3
 
 
 def test_every_settings_file_belongs_to_a_row() -> None:
-    used = {file for layers in cells() for file in layers}
+    used = {file for layers, _ in cells() for file in layers}
     unused = {str(path) for path in Path("conf/tuned").rglob("*.yaml")} - used
     assert {path for path in unused if "/eurlexev/dynamic_margin_released" not in path} == set()
 

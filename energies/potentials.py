@@ -1,0 +1,167 @@
+"""Potentials: the factors of an energy that exact inference needs.
+
+Shapes: B examples, T positions, S tags a position. Scores are high where the answer is good.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Self
+
+import torch
+from jaxtyping import Float, Int, Shaped
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class ChainPotentials:
+    """The scores of a linear chain: F(y) = sum_t u_t(y_t) + sum_t W(y_t, y_t+1).   [Scaling eq. 2]
+
+    A score of -inf forbids; NaN and +inf are errors, found when inference meets them. Whatever stands at
+    masked positions counts for nothing.
+
+    Attributes:
+        unary: u, (B, T, S), of any float type.
+        pairwise: W, (S, S): the score of a tag followed by another at the next real position. Or a table a
+            step, (T-1, S, S) or (B, T-1, S, S), which the reference path alone can use.
+        mask: (B, T) bool, True is real; any position may be left out: the chain links the real ones.
+        start: (S,), score of the first real tag.
+        end: (S,), score of the last real tag.
+    """
+
+    unary: Float[Tensor, "B T S"]
+    pairwise: Float[Tensor, "..."]
+    mask: Tensor | None = None
+    start: Float[Tensor, "..."] | None = None
+    end: Float[Tensor, "..."] | None = None
+
+    def __post_init__(self) -> None:
+        shape, steps = self.unary.shape, max(self.unary.shape[1] - 1, 0)
+        size = shape[2]
+        tables = [(size, size), (steps, size, size), (shape[0], steps, size, size)]
+        if self.pairwise.shape not in tables:
+            raise ValueError(
+                f"the pairwise scores have shape {tuple(self.pairwise.shape)}, but unaries of shape "
+                f"{tuple(shape)} (examples, positions, tags) need "
+                + ", ".join(map(str, tables[:-1]))
+                + f" or {tables[-1]}."
+            )
+        for name, vector in (("start", self.start), ("end", self.end)):
+            if vector is not None and vector.shape != shape[2:]:
+                raise ValueError(
+                    f"the {name} scores have shape {tuple(vector.shape)}; with {size} tags they need ({size},)."
+                )
+        if self.mask is not None and (self.mask.shape != shape[:2] or self.mask.dtype != torch.bool):
+            raise ValueError(
+                f"the mask is {self.mask.dtype} of shape {tuple(self.mask.shape)}; unaries of shape "
+                f"{tuple(shape)} need bool of shape {tuple(shape[:2])}: call .bool() on it, examples first."
+            )
+
+    def score(self, y: Shaped[Tensor, "..."]) -> Float[Tensor, "... B"]:
+        """F(y) of each answer.
+
+        Shapes:
+            y: integer tags (..., B, T), whose values at masked positions are ignored; or a relaxed or one-hot
+                answer (..., B, T, S), in which F is multilinear and padding stands at the tail.
+        """
+        if y.is_floating_point() or y.dtype == torch.bool:
+            return self._relaxed_score(y.to(self.unary.dtype))
+        check_tags(y, self.mask, self.unary.shape[2])
+        return self._tag_score(y)
+
+    def plus(self, unary: Float[Tensor, "B T S"]) -> Self:
+        """These potentials with more unary score, for example a cost that augments them."""
+        return replace(self, unary=self.unary + unary)
+
+    def compacted(self) -> tuple[Self, Tensor | None]:
+        """The same chain with its real positions first, and which position each came from, (B, T).
+
+        The second is None where the positions stand so already.
+        """
+        if self.mask is None or self._is_compact(self.mask):
+            return self, None
+        if self.pairwise.dim() > 2:
+            raise ValueError(
+                "pairwise scores with a table a step need a mask that pads at the tail only: with positions left "
+                "out in between, which table links two neighbours would be a guess."
+            )
+        order = self.mask.byte().argsort(dim=1, descending=True, stable=True)
+        unary = self.unary.gather(1, order.unsqueeze(-1).expand_as(self.unary))
+        return replace(self, unary=unary, mask=self.mask.gather(1, order)), order
+
+    def _is_compact(self, mask: Tensor) -> bool:
+        """Whether padding stands at the tail; torch.compile may not look, and takes it so for a table a step."""
+        if torch.compiler.is_compiling():
+            return self.pairwise.dim() > 2
+        return bool((mask[:, 1:] <= mask[:, :-1]).all())
+
+    def _tag_score(self, y: Int[Tensor, "... B T"]) -> Float[Tensor, "... B"]:
+        chain, order = self.compacted()
+        real = chain.real()
+        if order is not None:
+            y = y.gather(-1, order.expand_as(y))
+        y = y.long().masked_fill(~real, 0)
+        unary = chain.unary.expand(*y.shape, -1).gather(-1, y.unsqueeze(-1)).squeeze(-1)
+        score = _over(unary, real)
+        before, after = y[..., :-1], y[..., 1:]
+        score = score + _over(_look_up(self.pairwise, before, after), real[:, 1:])
+        if self.start is not None and real.shape[1]:
+            score = score + _over(self.start[y[..., :1]], real[:, :1])
+        if self.end is not None and real.shape[1]:
+            last = (real.sum(-1) - 1).clamp_min(0).expand(y.shape[:-1]).unsqueeze(-1)
+            score = score + _over(self.end[y.gather(-1, last)], real[:, :1])
+        return score
+
+    def _relaxed_score(self, y: Float[Tensor, "... B T S"]) -> Float[Tensor, "... B"]:
+        real = self.real()
+        y = y * real.unsqueeze(-1)
+        unary = self.unary.masked_fill(~real.unsqueeze(-1), 0)
+        score = torch.einsum("bts,...bts->...b", unary, y)
+        before, after = y[..., :-1, :], y[..., 1:, :]
+        step = (
+            (before.unsqueeze(-2) @ self.pairwise).squeeze(-2)
+            if self.pairwise.dim() > 2
+            else before @ self.pairwise
+        )
+        score = score + (step * after).sum((-2, -1))
+        if self.start is not None and real.shape[1]:
+            score = score + y[..., 0, :] @ self.start
+        if self.end is not None and real.shape[1]:
+            last = real & (real.sum(-1, keepdim=True) - 1 == torch.arange(real.shape[1], device=real.device))
+            score = score + (y * last.unsqueeze(-1)).sum(-2) @ self.end
+        return score
+
+    def real(self) -> Tensor:
+        """The mask, made where there is none, (B, T)."""
+        if self.mask is not None:
+            return self.mask
+        return torch.ones(self.unary.shape[:2], dtype=torch.bool, device=self.unary.device)
+
+
+def check_tags(tags: Tensor, mask: Tensor | None, num_tags: int) -> None:
+    """Raise where a real position holds a number that is no tag; torch.compile may not look."""
+    if torch.compiler.is_compiling():
+        return
+    wrong = (tags < 0) | (tags >= num_tags)
+    if mask is not None:
+        wrong = wrong & mask
+    if bool(wrong.any()):
+        *_, example, position = wrong.nonzero()[0].tolist()
+        value = int(tags[wrong][0])
+        raise ValueError(
+            f"tag {value} at position {position} of example {example} is outside 0..{num_tags - 1}. "
+            "If the position is not to count, take it out of the mask."
+        )
+
+
+def _look_up(pairwise: Tensor, before: Tensor, after: Tensor) -> Tensor:
+    """W(y_t, y_t+1) at every step, (..., B, T-1)."""
+    if pairwise.dim() == 2:
+        return pairwise[before, after]
+    step = torch.arange(before.shape[-1], device=before.device)
+    if pairwise.dim() == 3:
+        return pairwise[step, before, after]
+    return pairwise[torch.arange(before.shape[-2], device=before.device).unsqueeze(-1), step, before, after]
+
+
+def _over(scores: Tensor, real: Tensor) -> Tensor:
+    """The sum over real positions; where, not times, as scores at masked ones may be anything."""
+    return torch.where(real, scores, 0).sum(-1)

@@ -1,0 +1,107 @@
+"""Figures of a table, as PNG and SVG beside its page. Needs records only, no torch.
+
+Two kinds: `sweep`, a number of each row against a value the row stands for, and `curves`, what runs noted in
+the course of training.
+"""
+
+import statistics
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from experiments import store
+from experiments.spec import Figure
+from experiments.summary import Summary, number
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+SIZE = (5.2, 3.4)  # inches
+SMOOTH = 5  # points of a curve that are averaged, as Scaling smooths its own
+RULES = ("--", ":", "-.")
+
+
+def draw(summary: Summary) -> list[Path]:
+    """Draw the figures of a table whose runs are there; the files."""
+    return [path for figure in summary.table.figures for path in _draw(figure, summary)]
+
+
+def figure_file(table: str, figure: str, kind: str) -> Path:
+    """Where a figure is kept."""
+    return store.RESULTS / f"{table}_{figure}.{kind}"
+
+
+def _draw(figure: Figure, summary: Summary) -> list[Path]:
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    matplotlib.rcParams["svg.hashsalt"] = figure.name  # the same records give the same file
+    canvas, axes = pyplot.subplots(figsize=SIZE, layout="constrained")
+    try:
+        if not KINDS[figure.kind](axes, figure, summary):
+            return []
+        axes.set(title=figure.title, xlabel=figure.x_label, ylabel=figure.y_label)
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize="small")
+        files = [figure_file(summary.table.name, figure.name, kind) for kind in ("png", "svg")]
+        for path in files:
+            metadata = {"Date": None} if path.suffix == ".svg" else {"Software": None}
+            canvas.savefig(path, dpi=150, metadata=metadata)
+        return files
+    finally:
+        pyplot.close(canvas)
+
+
+def _sweep(axes: "Axes", figure: Figure, summary: Summary) -> bool:
+    """Mean and range over seeds of each row at its value; other rows as level lines."""
+    cells = {row: summary.cells[row, figure.column] for row in (*figure.values, *figure.lines)}
+    points = [(figure.values[row], cells[row].ours) for row in figure.values]
+    known = [(x, ours.mean, ours.std or 0) for x, ours in sorted(points, key=lambda p: p[0]) if ours]
+    if not known:
+        return False
+    x, y, spread = zip(*known, strict=True)
+    axes.errorbar(x, y, yerr=spread, marker="o", markersize=3, capsize=2, label=figure.label or None)
+    for style, row in zip(RULES, figure.lines, strict=False):
+        if ours := cells[row].ours:
+            axes.axhline(ours.mean, color="grey", linestyle=style, label=summary.table.rows[row].label)
+    best = x[y.index(max(y))]
+    for style, place, label in (("-", 1, "1"), ("--", best, f"best: {best:g}")):
+        axes.axvline(place, color="tab:orange", linestyle=style, linewidth=0.8, label=label)
+    axes.set_xscale("log", base=2)
+    return True
+
+
+def _curves(axes: "Axes", figure: Figure, summary: Summary) -> bool:
+    """The curve of the first seed of each row; where its phases change, a dashed line."""
+    drawn = False
+    for row in figure.rows:
+        record = next(_records(summary, row, figure.column), None)
+        values = (record or {}).get("curves", {}).get(figure.curve)
+        if not record or not values:
+            continue
+        epochs = number(record, "epochs") or 1
+        place = [(i + 0.5) * epochs / len(values) for i in range(len(values))]
+        axes.plot(place, _smooth(values), label=summary.table.rows[row].label)
+        phases = record["curves"].get("phase", [])
+        for epoch in range(1, len(phases)):
+            if phases[epoch] != phases[epoch - 1]:
+                axes.axvline(epoch, color="grey", linestyle="--", linewidth=0.8)
+        drawn = True
+    axes.set_yscale("log")
+    return drawn
+
+
+KINDS = {"sweep": _sweep, "curves": _curves}
+
+
+def _records(summary: Summary, row: str, column: str) -> Iterator[dict[str, Any]]:
+    own = [r for r in summary.records if (r["row"], r["column"]) == (row, column)]
+    return iter(sorted(own, key=lambda r: r["seed"]))
+
+
+def _smooth(values: list[float]) -> list[float]:
+    """Each point the mean of those around it."""
+    half = SMOOTH // 2
+    return [statistics.fmean(values[max(0, i - half) : i + half + 1]) for i in range(len(values))]

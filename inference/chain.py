@@ -1,0 +1,146 @@
+"""Exact inference in linear chains: log Z, probabilities, best answers, samples.   [Scaling §3]
+
+One recursion, many answers. `inference.chain_reference` runs it in log space; fast twins run it on rescaled
+probabilities (`inference.kernels`), and what they cannot do safely goes to a wider float type, then to log
+space. Each function takes `path`:
+
+    auto       the fastest that fits device, size, float type and what is installed
+    reference  log space, differentiable to any order
+    fused      PyTorch with one hand-written backward pass
+    compiled   numba, on a CPU (`pip install structured-prediction-suite[fast]`)
+    triton     on a CUDA device
+
+STRUCTURED_KERNELS=off in the environment makes `auto` choose among the first two. Sums have first and second
+derivatives on every path, the others on the reference path, whatever `path` says. Scores of float16 and
+bfloat16 are read as such; state and results are float32. Empty sequences give 0.
+
+Every function raises ValueError where a score is NaN or +inf (it names the place) and where constraints
+leave a sequence without any answer.
+
+Shapes: B examples, T positions, S tags, K answers.
+"""
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from energies.potentials import ChainPotentials, check_tags
+from inference import chain_autograd as fast
+from inference import chain_reference as reference
+from inference.chain_checks import check_room, checked, detached
+from inference.chain_paths import Path, pick, problem_of
+from inference.kernels import ladder
+
+
+class Decoded(NamedTuple):
+    """The best answers (B, T), 0 at masked positions, and their scores (B,)."""
+
+    tags: Tensor
+    score: Tensor
+
+
+def log_partition(p: ChainPotentials, *, path: Path = "auto") -> Float[Tensor, " B"]:
+    """log Z = log sum_y exp F(y)."""
+    chosen = pick(p, path)
+    if chosen == "reference":
+        return checked(reference.log_partition(p), p)
+    return fast.rows(problem_of(p), chosen)
+
+
+def nll(p: ChainPotentials, tags: Int[Tensor, "B T"], *, path: Path = "auto") -> Float[Tensor, " B"]:
+    """Negative log-likelihood of each example, log Z - F(tags): a loss.   [Scaling eq. 4]
+
+    Not divided by length. Tags at masked positions are ignored; -100 is fine there.
+    """
+    chosen = pick(p, path)
+    if chosen == "reference":
+        return checked(reference.log_partition(p), p) - p.score(tags)
+    if chosen == "compiled":
+        return fast.rows(problem_of(p, tags), chosen)
+    return fast.rows(problem_of(p), chosen) - p.score(tags)
+
+
+def marginals(p: ChainPotentials, *, path: Path = "auto") -> Float[Tensor, "B T S"]:
+    """Tag probabilities, 0 at masked positions: the gradient of log Z in the unaries. Differentiable."""
+    chosen = pick(p, path)
+    if chosen == "reference":
+        checked(reference.log_partition(detached(p)), p)
+        return reference.marginals(p)
+    return fast.marginals(problem_of(p), chosen)
+
+
+def entropy(p: ChainPotentials, *, path: Path = "auto") -> Float[Tensor, " B"]:
+    """Entropy of the distribution over answers, log Z - E[F]. Differentiable."""
+    chosen = pick(p, path)
+    if chosen == "reference":
+        checked(reference.log_partition(detached(p)), p)
+        return reference.entropy(p)
+    return fast.entropy(problem_of(p), chosen)
+
+
+def pairwise_marginals(p: ChainPotentials, *, path: Path = "auto") -> Float[Tensor, "B steps S S"]:
+    """Probabilities of neighbouring tags (B, T-1, S, S), each at the left one's position; 0 where there is none.
+
+    Differentiable. Their memory is what the shape says, several times over: an error tells when it is too much.
+    """
+    pick(p, path)
+    examples, length, size = p.unary.shape
+    check_room(
+        3 * examples * max(length - 1, 0) * size**2, p.unary, "pairwise_marginals", "fewer examples at a time"
+    )
+    log_z = reference.log_partition(detached(p))
+    checked(log_z, p)
+    return reference.pairwise_marginals(p)
+
+
+def viterbi(p: ChainPotentials, *, path: Path = "auto") -> Decoded:
+    """The best answers and their scores. Among equals, one of them."""
+    chosen = pick(p, path)
+    with torch.no_grad():
+        tags, score = ladder.viterbi(p, chosen)
+    return Decoded(tags, checked(score, p))
+
+
+def loss_augmented(p: ChainPotentials, cost: Float[Tensor, "B T S"], *, path: Path = "auto") -> Decoded:
+    """argmax F(y) + cost(y), for a cost that is a sum over positions, and that maximum.   [Scaling eq. 7]
+
+    Of a cost that is 1/T at every wrong tag this is what a structured SVM needs.
+    """
+    return viterbi(p.plus(cost), path=path)
+
+
+def max_marginals(p: ChainPotentials, *, path: Path = "auto") -> Float[Tensor, "B T S"]:
+    """The best score of any answer with a given tag at a given position; 0 where masked."""
+    pick(p, path)
+    checked(reference.viterbi(detached(p))[1], p)
+    return reference.max_marginals(p)
+
+
+def k_best(
+    p: ChainPotentials, k: int, *, path: Path = "auto"
+) -> tuple[Int[Tensor, "K B T"], Float[Tensor, "K B"]]:
+    """The k best answers, best first, and their scores; -inf where a sequence has fewer answers."""
+    pick(p, path)
+    examples, length, size = p.unary.shape
+    check_room(
+        examples * size * k * (2 * length + 2 * size),
+        p.unary,
+        "k_best",
+        "a smaller k, or fewer examples at a time",
+    )
+    with torch.no_grad():
+        tags, scores = reference.k_best(p, k)
+    checked(scores[0], p)
+    return tags, scores
+
+
+def sample(
+    p: ChainPotentials, n: int, generator: torch.Generator | None = None, *, path: Path = "auto"
+) -> Int[Tensor, "N B T"]:
+    """n exact, independent draws of answers; 0 at masked positions."""
+    pick(p, path)
+    with torch.no_grad():
+        checked(reference.log_partition(p), p)
+        return reference.sample(p, n, generator)

@@ -1,0 +1,188 @@
+"""Chains in autograd: log Z, its gradient, and entropy as functions with hand-written derivatives.
+
+Under torch.compile, which must not look inside, log Z and its gradient are one operator each.
+
+Shapes: B examples, T positions, S tags.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from inference.chain_reference import finite
+from inference.kernels.ladder import solve
+from inference.kernels.problem import Problem, Slopes, Solved, state_type
+
+Scores = tuple[Tensor, Tensor, Tensor | None, Tensor | None]  # unary, pairwise, start, end
+Gradients = tuple[Tensor | None, ...]
+
+
+class Rows(torch.autograd.Function):
+    """Rows (B,) of a solved problem as a function of its scores."""
+
+    @staticmethod
+    def forward(ctx: Any, solved: Solved, *scores: Tensor | None) -> Tensor:  # noqa: ANN401
+        ctx.solved = solved
+        ctx.save_for_backward(*scores)
+        return solved.rows.detach()  # another tensor: the same would hold on to itself through ctx
+
+    @staticmethod
+    def backward(ctx: Any, weight: Tensor) -> Gradients:  # noqa: ANN401
+        pairs = ctx.needs_input_grad[2]
+        if torch.is_grad_enabled():
+            return None, *Gradient.apply(ctx.solved, pairs, weight, *ctx.saved_tensors)
+        return None, *given(ctx.solved.gradient(weight, pairs=pairs), [x is not None for x in ctx.saved_tensors])
+
+
+class Gradient(torch.autograd.Function):
+    """The gradient of sum_b weight_b rows_b: slopes of unary (B, T, S), pairwise (S, S), start and end (S,)."""
+
+    @staticmethod
+    def forward(ctx: Any, solved: Solved, pairs: bool, weight: Tensor, *scores: Tensor | None) -> Gradients:  # noqa: ANN401
+        ctx.solved = solved
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(weight, *scores)
+        ctx.given = [x is not None for x in scores]
+        return tuple(given(solved.gradient(weight, pairs=pairs), ctx.given))
+
+    @staticmethod
+    def backward(ctx: Any, *direction: Tensor | None) -> Gradients:  # noqa: ANN401
+        weight, *scores = ctx.saved_tensors
+        pairs = ctx.needs_input_grad[4]
+        if torch.is_grad_enabled():
+            return None, None, *Change.apply(ctx.solved, pairs, weight, *scores, *direction)
+        slope, change = ctx.solved.tangent(weight, Slopes(*direction), pairs=pairs)
+        return None, None, slope, *given(change, ctx.given)
+
+
+class Change(torch.autograd.Function):
+    """How `Gradient` changes along a direction, where somebody may want to differentiate that: he is told."""
+
+    @staticmethod
+    def forward(ctx: Any, solved: Solved, pairs: bool, weight: Tensor, *both: Tensor | None) -> Gradients:  # noqa: ANN401
+        there = [x is not None for x in both[:4]]
+        slope, change = solved.tangent(weight, Slopes(*both[4:]), pairs=pairs)
+        return slope, *given(change, there)
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor | None) -> Gradients:  # noqa: ANN401
+        raise RuntimeError('a third derivative of a chain needs path="reference": the others know two.')
+
+
+class Entropy(torch.autograd.Function):
+    """log Z less its slope along the scores themselves, which is E[F]; the gradient is minus the change there."""
+
+    @staticmethod
+    def forward(ctx: Any, solved: Solved, *scores: Tensor | None) -> Tensor:  # noqa: ANN401
+        ctx.solved, ctx.direction = (
+            solved,
+            Slopes(*(None if x is None else finite(x.detach()) for x in scores)),
+        )
+        ctx.given = [x is not None for x in scores]
+        slope, _ = solved.tangent(torch.ones_like(solved.rows), ctx.direction, pairs=False)
+        return solved.rows - slope
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, weight: Tensor) -> Gradients:  # noqa: ANN401
+        _, change = ctx.solved.tangent(-weight, ctx.direction, pairs=ctx.needs_input_grad[2])
+        return None, *given(change, ctx.given)
+
+
+def given(slopes: Slopes, there: list[bool]) -> Slopes:
+    """The slopes of scores that there are."""
+    return Slopes(*(slope if known else None for slope, known in zip(slopes, there, strict=True)))
+
+
+def rows(problem: Problem, path: str) -> Tensor:
+    """log Z, less the score of the gold tags where there are some, (B,)."""
+    if torch.compiler.is_compiling():
+        return chain_rows(*problem, path)
+    with torch.no_grad():
+        solved = solve(problem, path)
+    return Rows.apply(solved, *problem[:4]) if torch.is_grad_enabled() else solved.rows
+
+
+def marginals(problem: Problem, path: str) -> Tensor:
+    """Tag probabilities (B, T, S)."""
+    with torch.no_grad():
+        solved = solve(problem, path)
+    return Gradient.apply(solved, False, torch.ones_like(solved.rows), *problem[:4])[0]
+
+
+def entropy(problem: Problem, path: str) -> Tensor:
+    """Entropy (B,), in float64: log Z and E[F] can be large and close."""
+    kind = state_type(problem.unary)
+    scores = [None if x is None else x.double() for x in problem[:4]]
+    problem = Problem(*scores, problem.mask, None)
+    with torch.no_grad():
+        solved = solve(problem, path)
+    return Entropy.apply(solved, *problem[:4]).to(kind)
+
+
+@torch.library.custom_op("structured_prediction::chain_rows", mutates_args=())
+def chain_rows(
+    unary: Tensor,
+    pairwise: Tensor,
+    start: Tensor | None,
+    end: Tensor | None,
+    mask: Tensor | None,
+    tags: Tensor | None,
+    path: str,
+) -> Tensor:
+    """`rows` as one operator. Its backward pass sweeps again: what a sweep leaves has no fixed shape."""
+    return solve(Problem(unary, pairwise, start, end, mask, tags), path).rows.clone()
+
+
+@torch.library.custom_op("structured_prediction::chain_gradient", mutates_args=())
+def chain_gradient(
+    weight: Tensor,
+    unary: Tensor,
+    pairwise: Tensor,
+    start: Tensor | None,
+    end: Tensor | None,
+    mask: Tensor | None,
+    tags: Tensor | None,
+    path: str,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The gradient of sum_b weight_b rows_b as one operator, in the type of each score."""
+    found = solve(Problem(unary, pairwise, start, end, mask, tags), path).gradient(weight)
+    like = unary, pairwise, *(pairwise[0] if x is None else x for x in (start, end))
+    one, two, three, four = (g.to(x.dtype, copy=True) for g, x in zip(found, like, strict=True) if g is not None)
+    return one, two, three, four
+
+
+@chain_rows.register_fake
+def _fake_rows(unary: Tensor, *_: object) -> Tensor:
+    return unary.new_empty(unary.shape[0], dtype=state_type(unary))
+
+
+@chain_gradient.register_fake
+def _fake_gradient(
+    weight: Tensor, unary: Tensor, pairwise: Tensor, start: Tensor | None, end: Tensor | None, *_: object
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    ends = (torch.empty_like(pairwise[0]) if x is None else torch.empty_like(x) for x in (start, end))
+    return torch.empty_like(unary), torch.empty_like(pairwise), *ends
+
+
+def _remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ANN401
+    *tensors, ctx.path = inputs
+    ctx.save_for_backward(*tensors)
+
+
+def _operator_backward(ctx: Any, weight: Tensor) -> Gradients:  # noqa: ANN401
+    saved = ctx.saved_tensors
+    unary, pairwise, start, end = chain_gradient(weight, *saved, ctx.path)
+    return (
+        unary,
+        pairwise,
+        *(None if x is None else g for x, g in zip(saved[2:4], (start, end), strict=True)),
+        None,
+        None,
+        None,
+    )
+
+
+chain_rows.register_autograd(_operator_backward, setup_context=_remember)

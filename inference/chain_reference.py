@@ -1,0 +1,239 @@
+"""Linear chains in plain log space: slow, simple, of any float type and differentiable to any order.
+
+Everything that `inference.chain` offers is defined here; the fast paths are tested against it. Positions are
+compacted (padding at the tail), start and end scores stand in the unaries of the first and last position.
+
+Shapes: B examples, T positions, S tags, K answers.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple, Self
+
+import torch
+from torch import Tensor
+
+from energies.potentials import ChainPotentials
+
+NEVER = float("-inf")
+Sum = Callable[[Tensor, int], Tensor]  # how to add up scores over a dimension: log-sum-exp, or max
+
+
+class Chain(NamedTuple):
+    """A chain ready for a recursion: unary (B, T, S), a table a step (T-1 or more, 1 or B, S, S), real (B, T)."""
+
+    unary: Tensor
+    pairwise: Tensor
+    real: Tensor
+    order: Tensor | None
+
+    @classmethod
+    def of(cls, p: ChainPotentials) -> Self:
+        """Compact the potentials; the state of half-precision scores is float32."""
+        p, order = p.compacted()
+        real = p.real()
+        dtype = p.unary.dtype if p.unary.dtype == torch.float64 else torch.float32
+        unary = p.unary.to(dtype).masked_fill(~real.unsqueeze(-1), 0)
+        first, last = ends_of(real)
+        if p.start is not None:
+            unary = torch.where(first.unsqueeze(-1), unary + p.start.to(dtype), unary)
+        if p.end is not None:
+            unary = torch.where(last.unsqueeze(-1), unary + p.end.to(dtype), unary)
+        pairwise = p.pairwise.to(dtype)
+        if pairwise.dim() == 2:
+            steps = max(real.shape[1] - 1, 0)
+            pairwise = pairwise.expand(steps, 1, -1, -1)
+        else:
+            pairwise = pairwise.unsqueeze(1) if pairwise.dim() == 3 else pairwise.transpose(0, 1)
+        return cls(unary, pairwise, real, order)
+
+    def restore(self, values: Tensor, dim: int = 1) -> Tensor:
+        """Values at the compacted positions of `dim`, the one after B, put back where they belong."""
+        if self.order is None:
+            return values
+        between, after = [1] * (dim - 1), [1] * (values.dim() - dim - 1)
+        order = self.order.view(len(values), *between, -1, *after).expand_as(values)
+        return torch.zeros_like(values).scatter(dim, order, values)
+
+
+def ends_of(real: Tensor) -> tuple[Tensor, Tensor]:
+    """Where the first and the last real position of each sequence stand, two (B, T) masks of a compacted chain."""
+    position = torch.arange(real.shape[1], device=real.device)
+    return real & (position == 0), real & (position == real.sum(-1, keepdim=True) - 1)
+
+
+def log_sum_exp(scores: Tensor, dim: int) -> Tensor:
+    """log sum exp whose derivatives are 0, not NaN, where every score is -inf."""
+    top = scores.detach().amax(dim, keepdim=True)
+    top = top.masked_fill(top == NEVER, 0)
+    total = (scores - top).exp().sum(dim)
+    never = total == 0
+    return torch.where(never, NEVER, total.masked_fill(never, 1).log() + top.squeeze(dim))
+
+
+def largest(scores: Tensor, dim: int) -> Tensor:
+    """The maximum, as a `Sum`."""
+    return scores.amax(dim)
+
+
+def forward_messages(c: Chain, add: Sum = log_sum_exp) -> Tensor:
+    """a_t(s): the scores of all beginnings that have tag s at t, added up, (B, T, S); frozen past the end."""
+    a = c.unary[:, 0]
+    messages = [a]
+    for t in range(1, c.unary.shape[1]):
+        step = add(a.unsqueeze(2) + c.pairwise[t - 1], 1) + c.unary[:, t]
+        a = torch.where(c.real[:, t, None], step, a)
+        messages.append(a)
+    return torch.stack(messages, 1)
+
+
+def backward_messages(c: Chain, add: Sum = log_sum_exp) -> Tensor:
+    """b_t(s): the scores of all continuations after tag s at t, added up, (B, T, S); 0 from the end on."""
+    b = torch.zeros_like(c.unary[:, 0])
+    messages = [b]
+    for t in range(c.unary.shape[1] - 1, 0, -1):
+        step = add(c.pairwise[t - 1] + (c.unary[:, t] + b).unsqueeze(1), 2)
+        b = torch.where(c.real[:, t, None], step, b)
+        messages.append(b)
+    return torch.stack(messages[::-1], 1)
+
+
+def log_partition(p: ChainPotentials) -> Tensor:
+    """log Z, (B,)."""
+    c = Chain.of(p)
+    if not c.real.shape[1]:
+        return p.unary.sum((1, 2)).to(c.unary.dtype)
+    log_z = log_sum_exp(forward_messages(c)[:, -1], 1)
+    return torch.where(c.real[:, 0], log_z, 0)
+
+
+def marginals(p: ChainPotentials) -> Tensor:
+    """Tag probabilities (B, T, S), normalised at each position: exp(a + b - log Z) would lose digits."""
+    c = Chain.of(p)
+    if not c.real.shape[1]:
+        return p.unary
+    belief = (forward_messages(c) + backward_messages(c)).softmax(-1)
+    return c.restore(torch.where(c.real.unsqueeze(-1), belief, 0))
+
+
+def pairwise_marginals(p: ChainPotentials) -> Tensor:
+    """Probabilities of two neighbouring tags (B, T-1, S, S)."""
+    c = Chain.of(p)
+    a, b = forward_messages(c)[:, :-1], (c.unary + backward_messages(c))[:, 1:]
+    joint = a.unsqueeze(3) + c.pairwise.transpose(0, 1) + b.unsqueeze(2)
+    belief = joint.flatten(2).softmax(-1).view_as(joint)
+    belief = torch.where(c.real[:, 1:, None, None], belief, 0)
+    if c.order is None:
+        return belief
+    left = c.order[:, :-1, None, None].expand_as(belief)
+    room = belief.new_zeros(len(belief), c.real.shape[1], *belief.shape[2:])
+    return room.scatter(1, left, belief)[:, :-1]
+
+
+def max_marginals(p: ChainPotentials) -> Tensor:
+    """The best score of any answer with each tag at each position (B, T, S); 0 where masked."""
+    c = Chain.of(p)
+    if not c.real.shape[1]:
+        return p.unary
+    best = forward_messages(c, largest) + backward_messages(c, largest)
+    return c.restore(torch.where(c.real.unsqueeze(-1), best, 0))
+
+
+def viterbi(p: ChainPotentials) -> tuple[Tensor, Tensor]:
+    """Tags (B, T) and score (B,) of the best answer.
+
+    Only scores are kept: the back trace redoes the argmax on the one column it needs.
+    """
+    c = Chain.of(p)
+    examples, length = c.real.shape
+    if not length:
+        return c.real.long(), p.unary.sum((1, 2)).to(c.unary.dtype)
+    messages = forward_messages(c, largest)
+    score, tag = messages[:, -1].max(1)
+    tags = [tag]
+    rows = torch.arange(examples, device=tag.device)
+    for t in range(length - 1, 0, -1):
+        table = c.pairwise[t - 1]
+        column = table[0].T[tag] if len(table) == 1 else table[rows, :, tag]
+        before = (messages[:, t - 1] + column).argmax(1)
+        tag = torch.where(c.real[:, t], before, tag)
+        tags.append(tag)
+    found = torch.stack(tags[::-1], 1).masked_fill(~c.real, 0)
+    return c.restore(found), torch.where(c.real[:, 0], score, 0)
+
+
+def k_best(p: ChainPotentials, k: int) -> tuple[Tensor, Tensor]:
+    """The k best answers, best first: tags (K, B, T) and scores (K, B).
+
+    Where a chain has fewer answers than k, the rest have score -inf and repeat tags of no meaning.
+    """
+    c = Chain.of(p)
+    examples, length, size = c.unary.shape
+    if not length:
+        return c.real.long().expand(k, -1, -1), _empty_scores(c.unary, k)
+    best = c.unary.new_full((examples, size, k), NEVER)
+    best[..., 0] = c.unary[:, 0]
+    back = []
+    for t in range(1, length):  # candidates of a tag: every tag before it, and every rank there
+        candidates = best.unsqueeze(3) + c.pairwise[t - 1].unsqueeze(2)  # (B, S, K, S)
+        top, source = candidates.flatten(1, 2).topk(k, dim=1)
+        step = top.transpose(1, 2) + c.unary[:, t].unsqueeze(-1)
+        best = torch.where(c.real[:, t, None, None], step, best)
+        back.append(source.transpose(1, 2))  # (B, S, K) into S * K
+    scores, state = best.flatten(1).topk(k, dim=1)  # (B, K) into S * K
+    tags = [state // k]
+    for t in range(length - 1, 0, -1):
+        before = back[t - 1].flatten(1).gather(1, state)
+        state = torch.where(c.real[:, t, None], before, state)
+        tags.append(state // k)
+    found = torch.stack(tags[::-1], 2).masked_fill(~c.real.unsqueeze(1), 0)
+    scores = torch.where(c.real[:, 0], scores.T, _empty_scores(c.unary, k))
+    return c.restore(found, 2).transpose(0, 1), scores
+
+
+def sample(p: ChainPotentials, n: int, generator: torch.Generator | None = None) -> Tensor:
+    """Exact, independent answers (N, B, T), drawn from the last tag back to the first."""
+    c = Chain.of(p)
+    examples, length, size = c.unary.shape
+    if not length:
+        return c.real.long().expand(n, -1, -1)
+    messages = forward_messages(c)
+    rows = torch.arange(examples, device=p.unary.device).unsqueeze(1)
+    tag = messages[:, -1].softmax(-1).multinomial(n, replacement=True, generator=generator)  # (B, N)
+    tags = [tag]
+    for t in range(length - 1, 0, -1):
+        table = c.pairwise[t - 1].transpose(1, 2)
+        column = table[0][tag] if len(table) == 1 else table[rows, tag]  # (B, N, S)
+        belief = (messages[:, t - 1].unsqueeze(1) + column).softmax(-1).view(-1, size)
+        before = belief.multinomial(1, generator=generator).view_as(tag)
+        tag = torch.where(c.real[:, t, None], before, tag)
+        tags.append(tag)
+    found = torch.stack(tags[::-1], 2).masked_fill(~c.real.unsqueeze(1), 0)  # (B, N, T)
+    return c.restore(found, 2).transpose(0, 1)
+
+
+def _empty_scores(like: Tensor, k: int) -> Tensor:
+    """Scores (K, B) of empty chains: their one answer scores 0, and there is no other."""
+    scores = like.new_full((k, len(like)), NEVER)
+    scores[:1] = 0
+    return scores
+
+
+def entropy(p: ChainPotentials) -> Tensor:
+    """log Z - E[F], (B,)."""
+    c = Chain.of(p)
+    if not c.real.shape[1]:
+        return p.unary.sum((1, 2)).to(c.unary.dtype)
+    a, b = forward_messages(c), backward_messages(c)
+    log_z = torch.where(c.real[:, 0], log_sum_exp(a[:, -1], 1), 0)
+    expected = (torch.where(c.real.unsqueeze(-1), (a + b).softmax(-1), 0) * finite(c.unary)).sum((1, 2))
+    for t in range(1, c.unary.shape[1]):
+        joint = a[:, t - 1].unsqueeze(2) + c.pairwise[t - 1] + (c.unary[:, t] + b[:, t]).unsqueeze(1)
+        belief = joint.flatten(1).softmax(-1).view_as(joint)
+        step = (belief * finite(c.pairwise[t - 1])).sum((1, 2))
+        expected = expected + torch.where(c.real[:, t], step, 0)
+    return log_z - expected
+
+
+def finite(scores: Tensor) -> Tensor:
+    """Scores with 0 for -inf, for sums in which what is forbidden has probability 0."""
+    return scores.masked_fill(scores == NEVER, 0)

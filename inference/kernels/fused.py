@@ -1,0 +1,207 @@
+"""The chain in plain PyTorch on rescaled probabilities, with hand-written derivatives.
+
+A step is one product, one multiplication, one sum, one division. Both directions run in one loop as a batch of
+two: a sequence backwards is a chain with its table transposed. Sequences stand sorted by length, so step k works
+on those that have a k-th position and needs no mask.
+
+Shapes: B examples, T positions, N real positions of the batch, S tags.
+"""
+
+from functools import cached_property
+from typing import NamedTuple, Self
+
+import torch
+from torch import Tensor
+
+from inference.kernels.problem import LIMITS, Problem, Slopes, state_type
+from inference.kernels.verdict import fits
+
+
+class Layout(NamedTuple):
+    """Where the N real positions of a batch stand, one sequence after another, and when each is worked on.
+
+    Step k of the loop owns 2 n_k rows of a buffer: the k-th positions of n_k sequences, then those that are
+    k-th from the end.
+    """
+
+    tokens: Tensor  # (N,) index into the flattened batch
+    owner: Tensor  # (N,) sequence of each
+    forth: Tensor  # (N,) row of each in the buffer, on the way from the start
+    back: Tensor  # (N,) and from the end
+    source: Tensor  # (2 N,) which position stands in each row
+    steps: list[int]  # n_k
+    first: Tensor  # (B',) the first position of each sequence that has one
+    last: Tensor  # (B',)
+
+    @classmethod
+    def of(cls, mask: Tensor | None, shape: torch.Size, device: torch.device) -> Self:
+        """The layout of a batch (B, T, S); any position may be masked."""
+        real = torch.ones(shape[:2], dtype=torch.bool, device=device) if mask is None else mask
+        lengths = real.sum(1)
+        tokens = real.reshape(-1).nonzero().squeeze(1)
+        owner = tokens // max(shape[1], 1)
+        ahead = torch.arange(len(tokens), device=device) - (lengths.cumsum(0) - lengths)[owner]
+        behind = lengths[owner] - 1 - ahead
+        steps = torch.bincount(ahead, minlength=1)
+        place = torch.empty_like(lengths)
+        place[lengths.argsort(descending=True, stable=True)] = torch.arange(len(lengths), device=device)
+        place, begins = place[owner], 2 * (steps.cumsum(0) - steps)
+        forth, back = begins[ahead] + place, begins[behind] + steps[behind] + place
+        source = tokens.new_empty(2 * len(tokens))
+        count = torch.arange(len(tokens), device=device)
+        source[forth], source[back] = count, count
+        return cls(tokens, owner, forth, back, source, steps.tolist(), count[ahead == 0], count[behind == 0])
+
+    def views(self, buffer: Tensor) -> list[Tensor]:
+        """The part (2, n_k, ...) of each step in a buffer (2 N, ...)."""
+        parts = buffer.split([2 * n for n in self.steps])
+        return [part.view(2, n, *buffer.shape[1:]) for part, n in zip(parts, self.steps, strict=True)]
+
+
+class Fused:
+    """A problem after both sweeps; `inference.kernels.problem.Solved`. Gold tags are the caller's."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.shape, self.dtype = problem.unary.shape, state_type(problem.unary)
+        self.layout = Layout.of(problem.mask, self.shape, problem.unary.device)
+        scores = self._by_position(problem.unary, problem.start, problem.end)
+        pairwise = problem.pairwise.detach().to(self.dtype)
+        top = scores.amax(1, keepdim=True)
+        gaps, table_top = scores.sub_(top), pairwise.amax()
+        table_gaps = pairwise - table_top
+        wide, table_wide = -gaps.amin() if len(gaps) else gaps.sum(), -table_gaps.amin()
+        limits = LIMITS[self.dtype]
+        is_whole = bool(
+            (wide <= limits.cut) & (table_wide <= limits.cut) & (wide + table_wide < limits.whole)
+        )
+        emission, self.table = gaps.exp(), table_gaps.exp()
+        if not is_whole:
+            emission.masked_fill_(gaps < -limits.cut, 0)
+            self.table.masked_fill_(table_gaps < -limits.cut, 0)
+        totals = self._sweep(emission)
+        weight = self._per_sequence(totals.log_())
+        steps = torch.bincount(self.layout.owner, minlength=self.shape[0])
+        shift = self._per_sequence(top.squeeze(1)) + (steps - 1).clamp_min(0) * table_top
+        self.rows = shift + weight
+        self.safe = self.rows.isfinite()
+        if not is_whole:
+            both = self.alpha, self.messages.index_select(0, self.layout.back)
+            self.safe = self.safe & fits(gaps, table_gaps, both, weight, self.layout.owner, steps)
+        self.is_safe = bool(self.safe.all())
+
+    def _sweep(self, emission: Tensor) -> Tensor:
+        """Both recursions: normalised `messages` and, before a position's own score, `ahead`; totals (N,)."""
+        layout, size = self.layout, self.shape[2]
+        emission = emission.index_select(0, layout.source)
+        self.messages, self.ahead = torch.empty_like(emission), torch.empty_like(emission)
+        totals = emission.new_empty(len(emission), 1)
+        self.tables = torch.stack([self.table, self.table.T])
+        views = zip(*(layout.views(x) for x in (emission, self.messages, self.ahead, totals)), strict=True)
+        previous = None
+        for own, message, ahead, total in views:
+            if previous is None:
+                ahead.fill_(1)
+                message.copy_(own)
+            else:
+                torch.bmm(previous[:, : own.shape[1]], self.tables, out=ahead)
+                torch.mul(ahead, own, out=message)
+            torch.sum(message, 2, keepdim=True, out=total)
+            previous = message.div_(total)
+        return totals.index_select(0, layout.forth).view(-1)
+
+    def gradient(self, weight: Tensor, *, pairs: bool = True) -> Slopes:
+        """The gradient of sum_b weight_b rows_b."""
+        rows_weight = weight.detach().to(self.dtype)[self.layout.owner].unsqueeze(1)
+        belief = self.marginals * rows_weight
+        pairwise = None
+        if pairs:
+            pairwise = (self.alpha[:-1].T @ (self.carry * rows_weight)[1:]).mul_(self.table)
+        return self._slopes(belief, pairwise)
+
+    def tangent(self, weight: Tensor, direction: Slopes, *, pairs: bool = True) -> tuple[Tensor, Slopes]:
+        """The slopes of rows (B,) along the direction, and how the gradient changes along it.
+
+        `rho` is the slope of a message's logarithm: what the direction adds, on average, to the answers so far.
+        """
+        owner = self.layout.owner
+        given = direction.unary if direction.unary is not None else self.messages.new_zeros(self.shape)
+        own = self._by_position(given, direction.start, direction.end)
+        bent = self.table * direction.pairwise.to(self.dtype) if direction.pairwise is not None else None
+        forth, back = self._push(own, bent)
+        at_end = self.layout.last
+        slope = own.new_zeros(self.shape[0])
+        slope[owner[at_end]] = (self.alpha[at_end] * forth[at_end]).sum(1)
+        forth = forth - slope[owner].unsqueeze(1)
+        rows_weight = weight.detach().to(self.dtype)[owner].unsqueeze(1)
+        belief, change = self.marginals, forth + back - own
+        belief = belief * (change - (belief * change).sum(1, keepdim=True)) * rows_weight
+        pairwise = None
+        if pairs:
+            before, sent = self.alpha[:-1].T, (self.carry * rows_weight)[1:]
+            pairwise = (self.alpha * forth)[:-1].T @ sent + before @ (sent * back[1:])
+            pairwise = pairwise * self.table + (0 if bent is None else (before @ sent) * bent)
+        return slope, self._slopes(belief, pairwise)
+
+    def _push(self, own: Tensor, bent: Tensor | None) -> tuple[Tensor, Tensor]:
+        """rho of both directions at every position, two (N, S), each with the position's own share."""
+        layout = self.layout
+        inverse = self.ahead.reciprocal().masked_fill_(self.ahead == 0, 0)
+        drive = own.index_select(0, layout.source)
+        if bent is not None:
+            inner = (self.alpha[:-1] @ bent) * inverse[layout.forth[1:]]
+            drive.index_add_(0, layout.forth[1:], inner.index_fill_(0, layout.first[1:] - 1, 0))
+            inner = (self.messages[layout.back[1:]] @ bent.T) * inverse[layout.back[:-1]]
+            drive.index_add_(0, layout.back[:-1], inner.index_fill_(0, layout.last[:-1], 0))
+        rho = torch.empty_like(drive)
+        previous = None
+        views = zip(*(layout.views(x) for x in (drive, inverse, self.messages, rho)), strict=True)
+        for share, scale, message, out in views:
+            if previous is None:
+                out.copy_(share)
+            else:
+                torch.addcmul(share, torch.bmm(previous[:, : out.shape[1]], self.tables), scale, out=out)
+            previous = message * out
+        return rho.index_select(0, layout.forth), rho.index_select(0, layout.back)
+
+    @cached_property
+    def alpha(self) -> Tensor:
+        """Forward probabilities at every position, (N, S)."""
+        return self.messages.index_select(0, self.layout.forth)
+
+    @cached_property
+    def marginals(self) -> Tensor:
+        """Tag probabilities (N, S), normalised at each position: they need no log Z."""
+        belief = self.alpha * self.ahead.index_select(0, self.layout.back)
+        return belief.div_(belief.sum(1, keepdim=True))
+
+    @cached_property
+    def carry(self) -> Tensor:
+        """What a position sends back (N, S): alpha before it (outer) carry, through the table, are the pairs."""
+        sent = self.messages.index_select(0, self.layout.back)
+        predicted = self.ahead.index_select(0, self.layout.forth)
+        sent.div_((predicted * sent).sum(1, keepdim=True))
+        return sent.index_fill_(0, self.layout.first, 0)
+
+    def _per_sequence(self, values: Tensor) -> Tensor:
+        """Sums (B,) of numbers at positions (N,)."""
+        return values.new_zeros(self.shape[0]).index_add_(0, self.layout.owner, values)
+
+    def _by_position(self, unary: Tensor, start: Tensor | None, end: Tensor | None) -> Tensor:
+        """Scores of the real positions (N, S), those of the ends included, free to be changed."""
+        layout = self.layout
+        scores = unary.detach().to(self.dtype).reshape(-1, self.shape[2]).index_select(0, layout.tokens)
+        if start is not None:
+            scores.index_add_(0, layout.first, start.detach().to(self.dtype).expand(len(layout.first), -1))
+        if end is not None:
+            scores.index_add_(0, layout.last, end.detach().to(self.dtype).expand(len(layout.last), -1))
+        return scores
+
+    def _slopes(self, belief: Tensor, pairwise: Tensor | None) -> Slopes:
+        """Numbers at real positions (N, S), put where they belong, with their sums at the ends."""
+        layout, count = self.layout, self.shape[0] * self.shape[1]
+        unary = belief
+        if len(belief) < count:
+            unary = belief.new_zeros(count, self.shape[2]).index_copy_(0, layout.tokens, belief)
+        return Slopes(
+            unary.view(self.shape), pairwise, belief[layout.first].sum(0), belief[layout.last].sum(0)
+        )

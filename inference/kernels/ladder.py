@@ -1,0 +1,116 @@
+"""Never a silently wrong number: what a fast recursion flags is done again, wider and then in log space.
+
+Shapes: B examples, T positions, S tags.
+"""
+
+import importlib
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from energies.potentials import ChainPotentials
+from inference import chain_reference as reference
+from inference.chain_checks import blame
+from inference.kernels.log_space import LogSpace
+from inference.kernels.problem import Problem, Slopes, Solved, state_type
+
+SOLVERS = {"fused": ("fused", "Fused"), "compiled": ("compiled", "Compiled"), "triton": ("swept", "Swept")}
+
+
+def solve(problem: Problem, path: str) -> Solved:
+    """The problem on a fast path; the sequences it flags, and only those, on slower ones.
+
+    Raises:
+        ValueError: where a row is not finite: at NaN, at +inf, and where no answer is allowed.
+    """
+    solved = solver(path)(problem)
+    if solved.is_safe:
+        return solved
+    solved = Mixed(problem, solved, path)
+    if not bool(solved.rows.isfinite().all()):
+        raise ValueError(
+            blame(solved.rows, ChainPotentials(*problem[:2], problem.mask, problem.start, problem.end))
+        )
+    return solved
+
+
+@cache
+def solver(path: str) -> Any:  # noqa: ANN401
+    """The class behind a path; its file is imported when first asked for, with what it needs."""
+    module, name = SOLVERS[path]
+    return getattr(importlib.import_module(f"inference.kernels.{module}"), name)
+
+
+def viterbi(p: ChainPotentials, path: str) -> tuple[Tensor, Tensor]:
+    """Tags (B, T), 0 where masked, and scores (B,): maxima need no ladder."""
+    return reference.viterbi(p) if path in ("reference", "fused") else decoder(path)(p)
+
+
+@cache
+def decoder(path: str) -> Any:  # noqa: ANN401
+    """The Viterbi of a path that has its own."""
+    return importlib.import_module(f"inference.kernels.{SOLVERS[path][0]}").viterbi
+
+
+class Mixed:
+    """A problem whose sequences were not all done in one way; `inference.kernels.problem.Solved`."""
+
+    def __init__(self, problem: Problem, solved: Solved, path: str) -> None:
+        self.shape, self.dtype = problem.unary.shape, solved.rows.dtype
+        good, bad = solved.safe.nonzero().squeeze(1), (~solved.safe).nonzero().squeeze(1)
+        self.parts: list[tuple[Tensor, Solved]] = [(bad, wider(subset(problem, bad), path))]
+        if len(good):
+            self.parts.append((good, solver(path)(subset(problem, good))))
+        self.rows = solved.rows.clone()
+        for index, part in self.parts:
+            self.rows[index] = part.rows.to(self.dtype)
+        self.safe, self.is_safe = torch.ones_like(solved.safe), True
+
+    def gradient(self, weight: Tensor, *, pairs: bool = True) -> Slopes:
+        """The gradient of sum_b weight_b rows_b."""
+        return self._join([part.gradient(weight[index], pairs=pairs) for index, part in self.parts])
+
+    def tangent(self, weight: Tensor, direction: Slopes, *, pairs: bool = True) -> tuple[Tensor, Slopes]:
+        """The slopes of rows (B,) along the direction, and how the gradient changes along it."""
+        slope, changes = self.rows.new_zeros(self.shape[0]), []
+        for index, part in self.parts:
+            unary = None if direction.unary is None else direction.unary[index]
+            rows, change = part.tangent(weight[index], direction._replace(unary=unary), pairs=pairs)
+            slope[index] = rows.to(self.dtype)
+            changes.append(change)
+        return slope, self._join(changes)
+
+    def _join(self, found: list[Slopes]) -> Slopes:
+        """Unary slopes side by side, the others added up."""
+        unary = self.rows.new_zeros(self.shape)
+        for (index, _), slopes in zip(self.parts, found, strict=True):
+            assert slopes.unary is not None
+            unary[index] = slopes.unary.to(self.dtype)
+        shared = [
+            _add([x.to(self.dtype) for x in some if x is not None])
+            for some in zip(*(s[1:] for s in found), strict=True)
+        ]
+        return Slopes(unary, *shared)
+
+
+def wider(problem: Problem, path: str) -> Solved:
+    """The next rung: float64 on a path that knows it, or log space."""
+    if state_type(problem.unary) == torch.float64:
+        return LogSpace(problem)
+    scores = (None if x is None else x.detach().double() for x in problem[:4])
+    problem = Problem(*scores, problem.mask, problem.tags)
+    solved = solver("fused" if path == "triton" else path)(problem)
+    return solved if solved.is_safe else Mixed(problem, solved, path)
+
+
+def subset(problem: Problem, rows: Tensor) -> Problem:
+    """The problem of some sequences."""
+    mask, tags = (None if x is None else x[rows] for x in (problem.mask, problem.tags))
+    return problem._replace(unary=problem.unary.detach()[rows], mask=mask, tags=tags)
+
+
+def _add(terms: list[Tensor]) -> Tensor | None:
+    """The sum, or None of nothing."""
+    return sum(terms[1:], terms[0]) if terms else None

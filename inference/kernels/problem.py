@@ -1,0 +1,77 @@
+"""What the recursions over chains are asked, and what they answer.
+
+Shapes: B examples, T positions, S tags.
+"""
+
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+
+class Limits(NamedTuple):
+    """Ranges, as logarithms, that a float type can hold; why these keep a sequence safe is told below.
+
+    Write gap for how far a score lies under the greatest at its position, or of the table. Probabilities of
+    beginnings are sums of positive products; nothing cancels, so a result is as exact as its type unless a
+    product that is not zero leaves the type's range. Two arguments exclude that:
+
+    - no score is -inf and the widest gap of a position plus that of the table is under `whole`: then every tag
+      keeps at least exp(-whole) of what its position has, whatever came before;
+    - or, with gaps beyond `cut` taken for -inf: the smallest probability met, with the widest kept gaps, spans
+      less than `room`, so that no kept product was lost; and the n positions weigh exp(weight) when each
+      greatest score counts 1, where all the at most S^n answers that use a gap beyond `cut` weigh at most
+      S^n exp(-that gap): weight > -gap + n log S + MARGIN leaves them nothing.
+    """
+
+    cut: float
+    whole: float
+    room: float
+
+
+LIMITS = {torch.float32: Limits(60.0, 70.0, 85.0), torch.float64: Limits(500.0, 640.0, 700.0)}
+MARGIN = 16.0
+
+
+def state_type(unary: Tensor) -> torch.dtype:
+    """The float type in which a recursion over these scores runs."""
+    return unary.dtype if unary.dtype == torch.float64 else torch.float32
+
+
+class Problem(NamedTuple):
+    """Scores of chains, and gold tags where their score is to be taken off log Z."""
+
+    unary: Tensor  # (B, T, S)
+    pairwise: Tensor  # (S, S)
+    start: Tensor | None  # (S,)
+    end: Tensor | None  # (S,)
+    mask: Tensor | None  # (B, T) bool, any positions
+    tags: Tensor | None  # (B, T) int64
+
+
+class Slopes(NamedTuple):
+    """One number for each score of a problem: a gradient, or a direction. None is nothing asked, or zero."""
+
+    unary: Tensor | None
+    pairwise: Tensor | None
+    start: Tensor | None
+    end: Tensor | None
+
+
+class Solved(Protocol):
+    """A problem after its forward sweep."""
+
+    rows: Tensor  # (B,) log Z, less the score of the gold tags
+    safe: Tensor  # (B,) bool: whether the row, and all that follows from it, can be trusted
+    is_safe: bool  # whether all can
+
+    def gradient(self, weight: Tensor, *, pairs: bool = True) -> Slopes:
+        """The gradient of sum_b weight_b rows_b; without `pairs` that of the pairwise scores is left out."""
+        ...
+
+    def tangent(self, weight: Tensor, direction: Slopes, *, pairs: bool = True) -> tuple[Tensor, Slopes]:
+        """The slopes of rows (B,) along the direction, and how the gradient changes along it.
+
+        The Hessian of log Z is symmetric: the second is also what a gradient's backward pass needs.
+        """
+        ...

@@ -1,0 +1,63 @@
+"""What the schemes of chains share: potentials, a criterion, and curves that say how training went."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from datamodules.batches import Batch
+from energies.chain import ChainEnergy
+from energies.potentials import ChainPotentials
+from energies.scaling import pairwise_norm, unary_norm
+from inference.criteria import Criterion
+from lightning_modules.base import Scheme
+
+PIECES = 8  # how many points of a curve an epoch leaves
+
+
+class ChainScheme(Scheme):
+    """A chain learns by a criterion and predicts by the answer that goes with it.
+
+    `curves` says how training went, number by number, and is kept in checkpoints. `ratio` is
+    norm(U) / norm(W) of the potentials that inference saw, after scaling: a mean over each eighth of an
+    epoch.   [Scaling Fig. 1]
+    """
+
+    def __init__(self, energy: ChainEnergy, criterion: Criterion, **scheme: Any) -> None:
+        super().__init__(**scheme)
+        self.energy, self.criterion = energy, criterion
+        self.curves: dict[str, list[float]] = {}
+        self._ratios: list[Tensor] = []
+
+    def potentials(self, batch: Batch) -> ChainPotentials:
+        """What the chain says of a batch."""
+        return self.energy.potentials(batch.x, batch.mask)
+
+    def predict(self, batch: Batch) -> Tensor:
+        return self.criterion.predict(self.potentials(batch))
+
+    @torch.no_grad()
+    def watch(self, p: ChainPotentials) -> None:
+        """Note norm(U) / norm(W) of a training batch, for the curve; nothing waits for the device."""
+        self._ratios.append(unary_norm(p).mean() / pairwise_norm(p))
+
+    def note(self, curve: str, *values: float) -> None:
+        """Let a curve go on."""
+        self.curves.setdefault(curve, []).extend(values)
+
+    def on_train_epoch_end(self) -> None:
+        """Let the ratio's curve go on; see Scheme."""
+        pieces = torch.stack(self._ratios).tensor_split(PIECES)
+        self.note("ratio", *torch.stack([piece.mean() for piece in pieces if len(piece)]).tolist())
+        self._ratios = []
+        super().on_train_epoch_end()
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keep the curves too."""
+        super().on_save_checkpoint(checkpoint)
+        checkpoint["scheme_curves"] = {name: list(values) for name, values in self.curves.items()}
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Go on where the checkpoint was written."""
+        super().on_load_checkpoint(checkpoint)
+        self.curves = {name: list(values) for name, values in checkpoint["scheme_curves"].items()}

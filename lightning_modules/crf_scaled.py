@@ -1,0 +1,86 @@
+"""Joint training of a chain whose unary and pairwise scores are kept in proportion."""
+
+from typing import Any
+
+import torch
+from pytorch_lightning.cli import OptimizerCallable
+from pytorch_lightning.trainer.states import TrainerFn
+from torch import Tensor
+from torch.optim import Optimizer
+
+from datamodules.batches import Batch, Batches
+from energies.chain import ChainEnergy
+from energies.potentials import ChainPotentials
+from energies.scaling import Online, Scaling
+from inference.criteria import Criterion
+from lightning_modules.base import mix
+from lightning_modules.crf import ChainScheme
+
+SEARCH = 1_000_003  # sets the draws of the subset apart from those of the parts
+ROWS = 128  # examples of the subset at once; each comes once for every alpha
+
+
+class CRFScaled(ChainScheme):
+    """The network and the pairwise scores learn together, rescaled on their way to the criterion.
+
+    [Scaling §5] Where the scaling is online, alpha is chosen after the training batches of each epoch, by the
+    mean loss of a fresh subset of the training examples, and holds for that epoch's validation and for the
+    next one's training [algorithm 1]; the curve `alpha` has what each epoch chose. Every process searches the
+    same subset of all examples.
+    """
+
+    main = "energy"
+
+    def __init__(
+        self,
+        energy: ChainEnergy,
+        criterion: Criterion,
+        scaling: Scaling,
+        energy_optimizer: OptimizerCallable,
+        **scheme: Any,
+    ) -> None:
+        super().__init__(energy, criterion, **scheme)
+        self.save_hyperparameters()
+        self.scaling, self.energy_optimizer = scaling, energy_optimizer
+
+    def parts(self) -> dict[str, Optimizer]:
+        return {"energy": self.energy_optimizer(self.energy.parameters())}
+
+    def loss(self, part: str, batch: Batch) -> Tensor:
+        p = self.potentials(batch)
+        scaled = self.scaling(p)
+        self.watch(scaled)
+        return (self.criterion.loss(scaled, batch.y) + self.scaling.penalty(p)).mean()
+
+    def predict(self, batch: Batch) -> Tensor:
+        return self.criterion.predict(self.scaling(self.potentials(batch)))
+
+    def on_validation_epoch_start(self) -> None:
+        """Choose alpha, with the weights this epoch's training has left."""
+        if isinstance(self.scaling, Online) and self.trainer.state.fn == TrainerFn.FITTING:
+            data = self.trainer.train_dataloader
+            assert isinstance(data, Batches)
+            self.scaling.choose(self.search(self.scaling, data))
+
+    @torch.no_grad()
+    def search(self, online: Online, data: Batches) -> Tensor:
+        """Mean loss of the subset of this epoch under each alpha of the grid, (K,), in float64."""
+        draw = torch.Generator().manual_seed(mix(self.seed, SEARCH, self.current_epoch))
+        rows = torch.randperm(len(data.x), generator=draw)[: online.subset]
+        if data.lengths is not None:
+            rows = rows[data.lengths[rows].argsort(stable=True)]  # little padding
+        total = online.grid.new_zeros(len(online.grid), dtype=torch.float64)
+        for some in rows.split(ROWS):
+            batch = data.rows(some)
+            p: ChainPotentials = online.over_grid(self.potentials(batch))
+            losses = self.criterion.loss(p, batch.y.repeat(len(online.grid), 1, 1))
+            total += losses.unflatten(0, (len(online.grid), -1)).sum(1, dtype=torch.float64)
+        return total / len(rows)
+
+    def on_train_epoch_end(self) -> None:
+        """Log alpha where it is chosen; see ChainScheme."""
+        super().on_train_epoch_end()
+        if isinstance(self.scaling, Online):
+            alpha = float(self.scaling.alpha)
+            self.note("alpha", alpha)
+            self.log("train/alpha", alpha)

@@ -1,0 +1,75 @@
+"""Figures are drawn from records, of what is there, and always the same."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import toy_world
+from experiments import page, plots, store
+from experiments.errors import TableError
+from experiments.spec import read_table
+from experiments.summary import summarise
+from toy_world import World
+
+world = toy_world.world  # the fixture
+
+SWEEP = {"name": "a", "title": "T", "kind": "sweep", "column": "easy", "values": {"plain": 0.5, "taught": 2}}
+CURVES = {"name": "b", "title": "R", "kind": "curves", "column": "easy", "rows": ["plain"], "curve": "ratio"}
+
+
+def record(row: str, seed: int, value: float, **more: Any) -> None:
+    known = {"id": f"{row}{seed}", "row": row, "column": "easy", "seed": seed, "epochs": 2}
+    store.keep("toy", [known | {"metrics": {"test/example_f1": value}} | more])
+
+
+def draw() -> list[str]:
+    return [path.name for path in plots.draw(summarise(read_table("toy")))]
+
+
+def test_a_figure_is_drawn_where_there_are_records_and_stands_in_the_page(world: World) -> None:
+    world.change("tables/toy.yaml", lambda t: t.update(figures=[SWEEP, CURVES]))
+    assert draw() == []
+    record("plain", 0, 0.5)
+    record("plain", 1, 0.6)
+    record("taught", 0, 0.7)
+    assert draw() == ["toy_a.png", "toy_a.svg"]
+    record("plain", 0, 0.5, curves={"ratio": [1.0, 2.0, 4.0, 8.0], "phase": [0, 1]})
+    assert draw() == ["toy_a.png", "toy_a.svg", "toy_b.png", "toy_b.svg"]
+    text = page.markdown(summarise(read_table("toy")))
+    assert "![T](toy_a.png)" in text and "![R](toy_b.png)" in text
+
+
+def test_the_same_records_give_the_same_files(world: World) -> None:
+    world.change("tables/toy.yaml", lambda t: t.update(figures=[SWEEP]))
+    record("plain", 0, 0.5)
+    files = [store.RESULTS / name for name in draw()]
+    first = [path.read_bytes() for path in files]
+    draw()
+    assert [path.read_bytes() for path in files] == first
+
+
+def test_a_sweep_draws_means_at_the_values_of_the_rows(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.change("tables/toy.yaml", lambda t: t.update(figures=[SWEEP]))
+    record("plain", 0, 0.5)
+    record("plain", 1, 0.6)
+    record("taught", 0, 0.7)
+    from matplotlib.axes import Axes
+
+    drawn: dict[str, Any] = {}
+    monkeypatch.setattr(Axes, "errorbar", lambda self, x, y, **kw: drawn.update(x=x, y=y))
+    draw()
+    assert drawn["x"] == (0.5, 2) and drawn["y"] == pytest.approx((55.0, 70.0))
+
+
+def test_mistakes_in_a_figure_name_their_place(world: World, tmp_path: Path) -> None:
+    for change, words in (
+        ({"kind": "pie"}, "no kind of figure 'pie'"),
+        ({"rows": ["plane"]}, "no row 'plane'"),
+        ({"column": "eesy"}, "no column 'eesy'"),
+        ({"colour": 1}, "figures[0].colour is not a key"),
+    ):
+        world.change("tables/toy.yaml", lambda t, change=change: t.update(figures=[SWEEP | change]))
+        with pytest.raises(TableError) as error:
+            read_table("toy")
+        assert words in str(error.value)
