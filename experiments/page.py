@@ -54,6 +54,7 @@ def markdown(summary: Summary) -> str:
         grid(summary, marks),
         words.LEGEND + " Bold: our best in a column. Grey and italic: a paper's number.",
         *(f"## {_plain(other.table.title)}\n\n{grid(other, marks)}" for other in summary.measures),
+        *map(_plain, words.ratios(summary)),
         *_figures(summary),
         _claims(summary),
         _listed("Footnotes", [f"({i}) {_plain(note)}" for i, note in enumerate(notes, start=1)]),

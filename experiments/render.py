@@ -19,6 +19,8 @@ def show(summary: Summary, console: Console) -> None:
         for columns in _split(view, console.width):
             console.print(_grid(view, columns, marks))
     console.print(words.LEGEND, style="dim", highlight=False, markup=False)
+    for line in words.ratios(summary):
+        console.print(line, highlight=False, markup=False)
     for claim in table.claims:
         console.print(
             f"\n[bold]{escape(claim.says)}[/bold]  [dim]{escape(claim.holds)}[/dim]", highlight=False

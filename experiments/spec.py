@@ -21,7 +21,7 @@ TUNED = Path("conf/tuned")
 KEYS = {
     "table": (
         "title source metric measures seeds columns rows reported reported_runs claims notes figures "
-        "tuned".split()
+        "ratios tuned".split()
     ),
     "metric": ["name", "scale", "digits", "better"],
     "measure": ["title", "metric", "reported"],
@@ -29,6 +29,7 @@ KEYS = {
     "row": ["label", "config", "needs", "tuned", "set", "columns", "cited", "note"],
     "claim": ["says", "holds", "on", "across"],
     "source": ["paper", "table", "figure"],
+    "ratio": ["says", "of", "to", "reported"],
     "figure": "name title kind column rows values lines curve x_label y_label label".split(),
 }
 
@@ -78,6 +79,16 @@ class Row:
 
 
 @dataclass(frozen=True)
+class Ratio:
+    """How many times as much one row has as another, a mean over columns; the paper's number beside it."""
+
+    says: str
+    of: str
+    to: str
+    reported: float | None = None
+
+
+@dataclass(frozen=True)
 class Figure:
     """A figure drawn from a table's records: see `plots`.
 
@@ -115,6 +126,7 @@ class Table:
     tuned: str = ""
     measures: tuple["Table", ...] = ()  # the same cells seen through other metrics, such as time
     figures: tuple[Figure, ...] = ()
+    ratios: tuple[Ratio, ...] = ()
 
     def metric_name(self, column: str) -> str:
         """What stands in the cells of a column."""
@@ -204,6 +216,7 @@ class _Reader:
             claims=tuple(self._claim(i, t, rows, columns) for i, t in enumerate(tree.get("claims") or [])),
             notes=tuple(map(str, tree.get("notes") or [])),
             tuned=str(tree.get("tuned") or self.path.stem),
+            ratios=tuple(self._ratio(i, t, rows) for i, t in enumerate(tree.get("ratios") or [])),
             figures=tuple(self._figure(i, t, rows, columns) for i, t in enumerate(tree.get("figures") or [])),
         )
         measures = (self._measure(i, t, table) for i, t in enumerate(tree.get("measures") or []))
@@ -229,7 +242,18 @@ class _Reader:
             reported=self._reported(tree.get("reported") or {}, table.rows, table.columns),
             claims=(),
             figures=(),
+            ratios=(),
         )
+
+    def _ratio(self, index: int, tree: Tree, rows: dict[str, Row]) -> Ratio:
+        place = f"ratios[{index}]"
+        tree = self._keys("ratio", place, tree)
+        for key in ("says", "of", "to"):
+            if key not in tree:
+                self._fail(f"{place}.{key} is missing.")
+        for key in ("of", "to"):
+            self._known(f"{place}.{key}", "row", tree[key], rows)
+        return Ratio(**tree)
 
     def _figure(self, index: int, tree: Tree, rows: dict[str, Row], columns: dict[str, Column]) -> Figure:
         place = f"figures[{index}]"

@@ -11,7 +11,7 @@ from typing import Any
 
 from experiments import store
 from experiments.claims import Claim, holds
-from experiments.spec import Column, Table
+from experiments.spec import Column, Ratio, Table
 
 NOT_YET = "not yet"
 ENOUGH = 3  # runs on both sides before a difference is tested
@@ -86,6 +86,12 @@ class Summary:
         """The columns to draw: one that stands in for another only if it was needed."""
         filled = {column for (_, column), cell in self.cells.items() if cell.ours}
         return {n: c for n, c in self.table.columns.items() if not c.instead_of or n in filled}
+
+    def ratio(self, ratio: Ratio) -> Sample | None:
+        """The mean over columns of what one row has over another; None where no column has both."""
+        pairs = [(self.cells[ratio.of, c].ours, self.cells[ratio.to, c].ours) for c in self.columns]
+        found = [above.mean / below.mean for above, below in pairs if above and below and below.mean]
+        return Sample.of(found) if found else None
 
     def best(self, column: str) -> str | None:
         """The row of ours that is best in a column."""

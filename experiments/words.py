@@ -53,6 +53,18 @@ def verdict(summary: Summary, found: Verdict) -> str:
     return f"{_where(summary, found)}: {found.state} ({numbers}{chance}{printed})"
 
 
+def ratios(summary: Summary) -> list[str]:
+    """Each ratio of rows with the paper's beside it."""
+    lines = []
+    for ratio in summary.table.ratios:
+        if found := summary.ratio(ratio):
+            printed = "" if ratio.reported is None else f"; the paper: {ratio.reported:.2f}"
+            columns = f"{found.count} column{'s' if found.count > 1 else ''}"
+            places = f"{ratio.of} / {ratio.to}, mean over {columns}"
+            lines.append(f"{ratio.says}: {found.mean:.2f} ({places}{printed})")
+    return lines
+
+
 def _where(summary: Summary, found: Verdict) -> str:
     return summary.table.columns[found.column].label if found.column else "mean over columns"
 

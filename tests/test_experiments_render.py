@@ -17,6 +17,7 @@ from scipy.stats import ttest_ind
 import toy_world
 from experiments import page, store
 from experiments.claims import ClaimError, holds, read_claim
+from experiments.errors import TableError
 from experiments.spec import read_table
 from experiments.summary import Sample, Summary, summarise, welch
 from toy_world import HERE, World
@@ -62,6 +63,18 @@ def test_a_measure_is_the_same_table_through_another_number_with_the_papers_besi
     assert hours.cells["plain", "easy"].ours == Sample(1.0, 0.0, 3) and not hours.verdicts
     text = page.markdown(summary())
     assert "## Hours" in text and "1.0 ± 0.0 (3/3) [-2.0]" in text.split("## Hours")[1]
+
+
+def test_a_ratio_of_rows_is_a_mean_over_columns_beside_the_papers(world: World) -> None:
+    ratio = {"says": "gain", "of": "taught", "to": "plain", "reported": 3.5}
+    world.change("tables/toy.yaml", lambda t: t.update(ratios=[ratio]))
+    assert "gain" not in page.markdown(summary())
+    fill()
+    said = f"gain: {62 / 52:.2f} (taught / plain, mean over 1 column; the paper: 3.50)"
+    assert said in page.markdown(summary())
+    world.change("tables/toy.yaml", lambda t: t.update(ratios=[ratio | {"to": "plane"}]))
+    with pytest.raises(TableError, match="no row 'plane'"):
+        read_table("toy")
 
 
 def test_a_column_may_have_a_metric_of_its_own(world: World) -> None:

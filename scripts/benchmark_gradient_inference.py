@@ -1,6 +1,6 @@
 """Cost of one step of gradient-based inference: the closed-form energy gradient against autograd.
 
-    python -m scripts.benchmark_inference
+    python -m scripts.benchmark_gradient_inference
 
 Parity first: all contenders give the same energies and gradients. CPU time, one thread, batch of 32.
 """
