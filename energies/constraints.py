@@ -67,8 +67,8 @@ def _split(tag: str, scheme: str) -> tuple[str, str]:
     prefix, _, kind = tag.partition("-")
     if len(prefix) != 1 or prefix not in RULES[scheme] or (prefix == "O" and kind):
         raise ValueError(
-            f"{tag!r} is no tag of {scheme}: a tag is O, or one of {', '.join(RULES[scheme].replace('O', ''))} "
-            "with a dash and the kind of span, such as B-NP."
+            f"{tag!r} is no tag of {scheme}: a tag is O, or {', '.join(RULES[scheme].replace('O', ''))}"
+            " with a dash and the kind of span, such as B-NP."
         )
     return prefix, kind
 

@@ -47,7 +47,7 @@ class ChainPotentials:
         for name, vector in (("start", self.start), ("end", self.end)):
             if vector is not None and vector.shape != shape[2:]:
                 raise ValueError(
-                    f"the {name} scores have shape {tuple(vector.shape)}; with {size} tags they need ({size},)."
+                    f"the {name} scores have shape {tuple(vector.shape)}; {size} tags need ({size},)."
                 )
         if self.mask is not None and (self.mask.shape != shape[:2] or self.mask.dtype != torch.bool):
             raise ValueError(
@@ -80,15 +80,15 @@ class ChainPotentials:
             return self, None
         if self.pairwise.dim() > 2:
             raise ValueError(
-                "pairwise scores with a table a step need a mask that pads at the tail only: with positions left "
-                "out in between, which table links two neighbours would be a guess."
+                "pairwise scores with a table a step need a mask that pads at the tail only: with positions "
+                "left out in between, which table links two neighbours would be a guess."
             )
         order = self.mask.byte().argsort(dim=1, descending=True, stable=True)
         unary = self.unary.gather(1, order.unsqueeze(-1).expand_as(self.unary))
         return replace(self, unary=unary, mask=self.mask.gather(1, order)), order
 
     def _is_compact(self, mask: Tensor) -> bool:
-        """Whether padding stands at the tail; torch.compile may not look, and takes it so for a table a step."""
+        """Whether padding stands at the tail; torch.compile may not look, and assumes it of tables a step."""
         if torch.compiler.is_compiling():
             return self.pairwise.dim() > 2
         return bool((mask[:, 1:] <= mask[:, :-1]).all())

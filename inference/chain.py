@@ -26,7 +26,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from energies.potentials import ChainPotentials, check_tags
+from energies.potentials import ChainPotentials
 from inference import chain_autograd as fast
 from inference import chain_reference as reference
 from inference.chain_checks import check_room, checked, detached
@@ -42,7 +42,7 @@ class Decoded(NamedTuple):
 
 
 def log_partition(p: ChainPotentials, *, path: Path = "auto") -> Float[Tensor, " B"]:
-    """log Z = log sum_y exp F(y)."""
+    """Log Z = log sum_y exp F(y)."""
     chosen = pick(p, path)
     if chosen == "reference":
         return checked(reference.log_partition(p), p)
@@ -57,7 +57,7 @@ def nll(p: ChainPotentials, tags: Int[Tensor, "B T"], *, path: Path = "auto") ->
     chosen = pick(p, path)
     if chosen == "reference":
         return checked(reference.log_partition(p), p) - p.score(tags)
-    if chosen == "compiled":
+    if chosen in ("compiled", "fused"):
         return fast.rows(problem_of(p, tags), chosen)
     return fast.rows(problem_of(p), chosen) - p.score(tags)
 
@@ -81,9 +81,9 @@ def entropy(p: ChainPotentials, *, path: Path = "auto") -> Float[Tensor, " B"]:
 
 
 def pairwise_marginals(p: ChainPotentials, *, path: Path = "auto") -> Float[Tensor, "B steps S S"]:
-    """Probabilities of neighbouring tags (B, T-1, S, S), each at the left one's position; 0 where there is none.
+    """Probabilities of neighbouring tags (B, T-1, S, S), each at the left one's position; else 0.
 
-    Differentiable. Their memory is what the shape says, several times over: an error tells when it is too much.
+    Differentiable. They take what the shape says, several times over: an error tells when that is too much.
     """
     pick(p, path)
     examples, length, size = p.unary.shape
@@ -98,13 +98,12 @@ def pairwise_marginals(p: ChainPotentials, *, path: Path = "auto") -> Float[Tens
 def viterbi(p: ChainPotentials, *, path: Path = "auto") -> Decoded:
     """The best answers and their scores. Among equals, one of them."""
     chosen = pick(p, path)
-    with torch.no_grad():
-        tags, score = ladder.viterbi(p, chosen)
+    tags, score = ladder.viterbi(p, chosen)
     return Decoded(tags, checked(score, p))
 
 
 def loss_augmented(p: ChainPotentials, cost: Float[Tensor, "B T S"], *, path: Path = "auto") -> Decoded:
-    """argmax F(y) + cost(y), for a cost that is a sum over positions, and that maximum.   [Scaling eq. 7]
+    """Argmax F(y) + cost(y), for a cost that is a sum over positions, and that maximum.   [Scaling eq. 7]
 
     Of a cost that is 1/T at every wrong tag this is what a structured SVM needs.
     """
@@ -139,7 +138,7 @@ def k_best(
 def sample(
     p: ChainPotentials, n: int, generator: torch.Generator | None = None, *, path: Path = "auto"
 ) -> Int[Tensor, "N B T"]:
-    """n exact, independent draws of answers; 0 at masked positions."""
+    """N exact, independent draws of answers; 0 at masked positions."""
     pick(p, path)
     with torch.no_grad():
         checked(reference.log_partition(p), p)

@@ -17,30 +17,35 @@ from inference.kernels.problem import Problem, Slopes, Solved, state_type
 
 Scores = tuple[Tensor, Tensor, Tensor | None, Tensor | None]  # unary, pairwise, start, end
 Gradients = tuple[Tensor | None, ...]
+Context = Any  # what torch hands from a forward to its backward
 
 
 class Rows(torch.autograd.Function):
     """Rows (B,) of a solved problem as a function of its scores."""
 
     @staticmethod
-    def forward(ctx: Any, solved: Solved, *scores: Tensor | None) -> Tensor:  # noqa: ANN401
+    def forward(ctx: Context, solved: Solved, *scores: Tensor | None) -> Tensor:
         ctx.solved = solved
         ctx.save_for_backward(*scores)
         return solved.rows.detach()  # another tensor: the same would hold on to itself through ctx
 
     @staticmethod
-    def backward(ctx: Any, weight: Tensor) -> Gradients:  # noqa: ANN401
+    def backward(ctx: Context, weight: Tensor) -> Gradients:
         pairs = ctx.needs_input_grad[2]
         if torch.is_grad_enabled():
             return None, *Gradient.apply(ctx.solved, pairs, weight, *ctx.saved_tensors)
-        return None, *given(ctx.solved.gradient(weight, pairs=pairs), [x is not None for x in ctx.saved_tensors])
+        return None, *given(
+            ctx.solved.gradient(weight, pairs=pairs), [x is not None for x in ctx.saved_tensors]
+        )
 
 
 class Gradient(torch.autograd.Function):
-    """The gradient of sum_b weight_b rows_b: slopes of unary (B, T, S), pairwise (S, S), start and end (S,)."""
+    """The gradient of sum_b weight_b rows_b: unary (B, T, S), pairwise (S, S), start and end (S,)."""
 
     @staticmethod
-    def forward(ctx: Any, solved: Solved, pairs: bool, weight: Tensor, *scores: Tensor | None) -> Gradients:  # noqa: ANN401
+    def forward(
+        ctx: Context, solved: Solved, pairs: bool, weight: Tensor, *scores: Tensor | None
+    ) -> Gradients:
         ctx.solved = solved
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(weight, *scores)
@@ -48,7 +53,7 @@ class Gradient(torch.autograd.Function):
         return tuple(given(solved.gradient(weight, pairs=pairs), ctx.given))
 
     @staticmethod
-    def backward(ctx: Any, *direction: Tensor | None) -> Gradients:  # noqa: ANN401
+    def backward(ctx: Context, *direction: Tensor | None) -> Gradients:
         weight, *scores = ctx.saved_tensors
         pairs = ctx.needs_input_grad[4]
         if torch.is_grad_enabled():
@@ -61,21 +66,24 @@ class Change(torch.autograd.Function):
     """How `Gradient` changes along a direction, where somebody may want to differentiate that: he is told."""
 
     @staticmethod
-    def forward(ctx: Any, solved: Solved, pairs: bool, weight: Tensor, *both: Tensor | None) -> Gradients:  # noqa: ANN401
+    def forward(ctx: Context, solved: Solved, pairs: bool, weight: Tensor, *both: Tensor | None) -> Gradients:
         there = [x is not None for x in both[:4]]
         slope, change = solved.tangent(weight, Slopes(*both[4:]), pairs=pairs)
         return slope, *given(change, there)
 
     @staticmethod
-    def backward(ctx: Any, *_: Tensor | None) -> Gradients:  # noqa: ANN401
+    def backward(ctx: Context, *_: Tensor | None) -> Gradients:
         raise RuntimeError('a third derivative of a chain needs path="reference": the others know two.')
 
 
 class Entropy(torch.autograd.Function):
-    """log Z less its slope along the scores themselves, which is E[F]; the gradient is minus the change there."""
+    """log Z less its slope along the scores themselves, which is E[F].
+
+    Its gradient is minus the change of log Z's gradient in that direction.
+    """
 
     @staticmethod
-    def forward(ctx: Any, solved: Solved, *scores: Tensor | None) -> Tensor:  # noqa: ANN401
+    def forward(ctx: Context, solved: Solved, *scores: Tensor | None) -> Tensor:
         ctx.solved, ctx.direction = (
             solved,
             Slopes(*(None if x is None else finite(x.detach()) for x in scores)),
@@ -86,7 +94,7 @@ class Entropy(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, weight: Tensor) -> Gradients:  # noqa: ANN401
+    def backward(ctx: Context, weight: Tensor) -> Gradients:
         _, change = ctx.solved.tangent(-weight, ctx.direction, pairs=ctx.needs_input_grad[2])
         return None, *given(change, ctx.given)
 
@@ -97,7 +105,7 @@ def given(slopes: Slopes, there: list[bool]) -> Slopes:
 
 
 def rows(problem: Problem, path: str) -> Tensor:
-    """log Z, less the score of the gold tags where there are some, (B,)."""
+    """Log Z, less the score of the gold tags where there are some, (B,)."""
     if torch.compiler.is_compiling():
         return chain_rows(*problem, path)
     with torch.no_grad():
@@ -115,8 +123,7 @@ def marginals(problem: Problem, path: str) -> Tensor:
 def entropy(problem: Problem, path: str) -> Tensor:
     """Entropy (B,), in float64: log Z and E[F] can be large and close."""
     kind = state_type(problem.unary)
-    scores = [None if x is None else x.double() for x in problem[:4]]
-    problem = Problem(*scores, problem.mask, None)
+    problem = problem.with_scores(Tensor.double)
     with torch.no_grad():
         solved = solve(problem, path)
     return Entropy.apply(solved, *problem[:4]).to(kind)
@@ -150,7 +157,9 @@ def chain_gradient(
     """The gradient of sum_b weight_b rows_b as one operator, in the type of each score."""
     found = solve(Problem(unary, pairwise, start, end, mask, tags), path).gradient(weight)
     like = unary, pairwise, *(pairwise[0] if x is None else x for x in (start, end))
-    one, two, three, four = (g.to(x.dtype, copy=True) for g, x in zip(found, like, strict=True) if g is not None)
+    one, two, three, four = (
+        g.to(x.dtype, copy=True) for g, x in zip(found, like, strict=True) if g is not None
+    )
     return one, two, three, four
 
 
@@ -164,15 +173,16 @@ def _fake_gradient(
     weight: Tensor, unary: Tensor, pairwise: Tensor, start: Tensor | None, end: Tensor | None, *_: object
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     ends = (torch.empty_like(pairwise[0]) if x is None else torch.empty_like(x) for x in (start, end))
-    return torch.empty_like(unary), torch.empty_like(pairwise), *ends
+    first, last = ends
+    return torch.empty_like(unary), torch.empty_like(pairwise), first, last
 
 
-def _remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ANN401
+def _remember(ctx: Context, inputs: tuple[Any, ...], output: Tensor) -> None:
     *tensors, ctx.path = inputs
     ctx.save_for_backward(*tensors)
 
 
-def _operator_backward(ctx: Any, weight: Tensor) -> Gradients:  # noqa: ANN401
+def _operator_backward(ctx: Context, weight: Tensor) -> Gradients:
     saved = ctx.saved_tensors
     unary, pairwise, start, end = chain_gradient(weight, *saved, ctx.path)
     return (

@@ -51,10 +51,10 @@ def blame(values: Tensor, p: ChainPotentials) -> str:
     if values[row] == BOTTOM:
         length = int(p.real()[row].sum())
         return (
-            f"no answer of example {row} ({length} real positions) is allowed: every sequence of tags has score "
-            "-inf. Its constraints contradict one another or its scores; allow more transitions, starts or ends."
+            f"no answer of example {row} ({length} real positions) is allowed: every sequence of tags has "
+            "score -inf. Its constraints contradict one another or its scores; allow more of them."
         )
-    return f"the sum over answers of example {row} is not finite ({float(values[row])}): the scores are too large."
+    return f"the sum over answers of example {row} is {float(values[row])}: the scores are too large."
 
 
 def _first_bad(scores: Tensor) -> str:

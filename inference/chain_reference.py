@@ -19,7 +19,7 @@ Sum = Callable[[Tensor, int], Tensor]  # how to add up scores over a dimension: 
 
 
 class Chain(NamedTuple):
-    """A chain ready for a recursion: unary (B, T, S), a table a step (T-1 or more, 1 or B, S, S), real (B, T)."""
+    """A chain ready for a recursion: unary (B, T, S), a table a step (T-1, 1 or B, S, S), real (B, T)."""
 
     unary: Tensor
     pairwise: Tensor
@@ -56,13 +56,13 @@ class Chain(NamedTuple):
 
 
 def ends_of(real: Tensor) -> tuple[Tensor, Tensor]:
-    """Where the first and the last real position of each sequence stand, two (B, T) masks of a compacted chain."""
+    """Where the first and the last real position of each sequence stand: two masks (B, T), if compacted."""
     position = torch.arange(real.shape[1], device=real.device)
     return real & (position == 0), real & (position == real.sum(-1, keepdim=True) - 1)
 
 
 def log_sum_exp(scores: Tensor, dim: int) -> Tensor:
-    """log sum exp whose derivatives are 0, not NaN, where every score is -inf."""
+    """Log sum exp whose derivatives are 0, not NaN, where every score is -inf."""
     top = scores.detach().amax(dim, keepdim=True)
     top = top.masked_fill(top == NEVER, 0)
     total = (scores - top).exp().sum(dim)
@@ -98,7 +98,7 @@ def backward_messages(c: Chain, add: Sum = log_sum_exp) -> Tensor:
 
 
 def log_partition(p: ChainPotentials) -> Tensor:
-    """log Z, (B,)."""
+    """Log Z, (B,)."""
     c = Chain.of(p)
     if not c.real.shape[1]:
         return p.unary.sum((1, 2)).to(c.unary.dtype)
@@ -219,7 +219,7 @@ def _empty_scores(like: Tensor, k: int) -> Tensor:
 
 
 def entropy(p: ChainPotentials) -> Tensor:
-    """log Z - E[F], (B,)."""
+    """Log Z - E[F], (B,)."""
     c = Chain.of(p)
     if not c.real.shape[1]:
         return p.unary.sum((1, 2)).to(c.unary.dtype)

@@ -94,10 +94,10 @@ class Scheme(pl.LightningModule):
 
     def setup(self, stage: str) -> None:
         """Hand the vocabulary's tables to the networks that start from them; checkpoints are read later."""
-        tables = getattr(self.trainer.datamodule, "tables", None)
-        for module in self.modules():
-            if tables and module is not self and hasattr(module, "initialise"):
-                module.initialise(tables)
+        tables = getattr(getattr(self.trainer, "datamodule", None), "tables", None)
+        for module in self.modules() if tables else ():
+            if callable(initialise := getattr(module, "initialise", None)):
+                initialise(tables)
 
     def on_fit_start(self) -> None:
         """Keep the wrapped optimizers and the parameters of each part at hand."""

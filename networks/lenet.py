@@ -3,6 +3,7 @@
 Shapes: B words, T positions, S letters of the alphabet, N real letters of a batch.
 """
 
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -10,7 +11,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
-ACTIVATIONS = {"relu": F.relu, "sigmoid": torch.sigmoid}
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "sigmoid": torch.sigmoid}
 
 
 class LeNet(nn.Module):
@@ -43,6 +44,7 @@ class LeNet(nn.Module):
         """(N, 16, 8) to (N, 500)."""
         near = F.pad(pictures.to(self.first.weight.dtype), (4, 4, 4, 4)).unsqueeze(1)
         first = F.max_pool2d(self.first(near), 2).relu()  # rows 2-11, columns 4-9 of the 14 x 14
+        assert self.first.bias is not None and self.second.bias is not None
         around = self.first.bias.relu()
         difference = F.pad(first - around.view(1, -1, 1, 1), (4, 4, 2, 2))
         bias = self.second.bias + self.second.weight.sum((2, 3)) @ around

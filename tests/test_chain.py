@@ -2,7 +2,6 @@
 
 import math
 
-import chain_oracle as oracle
 import pytest
 import torch
 from hypothesis import given, settings
@@ -10,6 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
+import chain_oracle as oracle
 from energies.chain import ChainEnergy
 from energies.constraints import Constraints
 from energies.potentials import ChainPotentials
@@ -60,7 +60,10 @@ def test_sums_are_those_of_counting_on_every_path(p: ChainPotentials, path: chai
 def test_the_best_answers_are_those_of_counting(p: ChainPotentials, data: st.DataObject) -> None:
     path = data.draw(st.sampled_from(SUMS)) if p.pairwise.dim() == 2 else "reference"
     cost, k = torch.rand_like(p.unary), data.draw(st.integers(1, 5))
-    for best, q in ((chain.viterbi(p, path=path), p), (chain.loss_augmented(p, cost, path=path), p.plus(cost))):
+    for best, q in (
+        (chain.viterbi(p, path=path), p),
+        (chain.loss_augmented(p, cost, path=path), p.plus(cost)),
+    ):
         close(best.score, q.score(best.tags))
         close(best.score, torch.stack([oracle.answers(q, row)[1].max() for row in range(len(q.unary))]))
     close(chain.max_marginals(p), oracle.max_marginals(p))
@@ -104,7 +107,9 @@ def test_samples_have_the_marginals_and_repeat_with_their_generator() -> None:
     assert drawn[:, ~mask].eq(0).all()
     share = one_hot(drawn, 3).float().mean(0) * mask.unsqueeze(-1)
     assert (share - chain.marginals(p)).abs().max() < 0.03
-    pairs = torch.einsum("nbts,nbtr->btsr", one_hot(drawn[..., :-1], 3).float(), one_hot(drawn[..., 1:], 3).float())
+    pairs = torch.einsum(
+        "nbts,nbtr->btsr", one_hot(drawn[..., :-1], 3).float(), one_hot(drawn[..., 1:], 3).float()
+    )
     assert (pairs[0] / 4000 - chain.pairwise_marginals(p)[0]).abs().max() < 0.03
     assert drawn.equal(chain.sample(p, 4000, torch.Generator().manual_seed(1)))
 
@@ -139,7 +144,7 @@ def test_errors_name_the_shape_the_place_and_the_way_out() -> None:
     unary, pairwise = torch.zeros(2, 4, 3), torch.zeros(3, 3)
     with pytest.raises(ValueError, match=r"pairwise scores have shape \(4, 4\).*\(3, 3\)"):
         ChainPotentials(unary, torch.zeros(4, 4))
-    with pytest.raises(ValueError, match=r"start scores have shape \(2,\); with 3 tags they need \(3,\)"):
+    with pytest.raises(ValueError, match=r"start scores have shape \(2,\); 3 tags need \(3,\)"):
         ChainPotentials(unary, pairwise, start=torch.zeros(2))
     with pytest.raises(ValueError, match=r"mask is torch\.float32.*bool"):
         ChainPotentials(unary, pairwise, torch.ones(2, 4))
@@ -170,7 +175,9 @@ def test_scores_that_are_no_numbers_and_rules_that_leave_nothing_are_errors(path
         pairwise[0, 1] = value
         bad.append(ChainPotentials(torch.zeros(3, 4, 3), pairwise))
         bad.append(ChainPotentials(torch.zeros(3, 4, 3), torch.zeros(3, 3), start=start + value))
-        for p, where in zip(bad, (r"unary.*\[1, 2, 0\]", r"pairwise.*\[0, 1\]", r"start.*\[0\]"), strict=True):
+        for p, where in zip(
+            bad, (r"unary.*\[1, 2, 0\]", r"pairwise.*\[0, 1\]", r"start.*\[0\]"), strict=True
+        ):
             for function in (chain.log_partition, chain.marginals, chain.entropy, chain.viterbi):
                 with pytest.raises(ValueError, match=where):
                     function(p, path=path)

@@ -15,14 +15,15 @@ from inference.kernels.vector_product import max_sum
 @loop
 @no_type_check
 def pad(pairwise: Array, width: int) -> tuple[Array, Array, bool]:
-    """The pairwise scores and their transpose as flat tables (P * P,), -inf where padded; any NaN or +inf."""
+    """The pairwise scores and their transpose as tables (P, P), -inf where padded; any NaN or +inf."""
     size, bad = len(pairwise), False
-    table, transposed = np.empty(width * width, pairwise.dtype), np.empty(width * width, pairwise.dtype)
-    for i in range(width * width):
-        table[i] = transposed[i] = -np.inf
+    table, transposed = np.empty((width, width), pairwise.dtype), np.empty((width, width), pairwise.dtype)
+    for i in range(width):
+        for j in range(width):
+            table[i, j] = transposed[i, j] = -np.inf
     for i in range(size):
         for j in range(size):
-            table[i * width + j] = transposed[j * width + i] = pairwise[i, j]
+            table[i, j] = transposed[j, i] = pairwise[i, j]
             bad |= not pairwise[i, j] < np.inf
     return table, transposed, bad
 
@@ -48,30 +49,54 @@ def best(
     longest = 0
     for b in range(span[0], span[1]):
         longest = max(longest, offsets[b + 1] - offsets[b])
-    a, x = np.empty(longest * width, unary.dtype), np.empty(width, unary.dtype)
-    zero = unary.dtype.type(0)
+    a, work = np.empty((longest, width), unary.dtype), np.empty((2, width), unary.dtype)
+    x, bad = work[0], work[1]
     for j in range(width):
         x[j] = -np.inf
     for b in range(span[0], span[1]):
         lo, hi = offsets[b], offsets[b + 1]
-        bad = spoilt
+        for j in range(width):
+            bad[j] = spoilt
         for n in range(lo, hi):
             load(unary[tokens[n]], ends, n == lo, n == hi - 1, x)
-            here = (n - lo) * width
             if n > lo:
-                max_sum(a, here, a, here - width, table, rows, width)
-            for j in range(width):
-                bad |= not x[j] < np.inf
-                a[here + j] = x[j] + (a[here + j] if n > lo else zero)
-        tag, top = -1, zero
+                max_sum(a, (n - lo) * width, a, (n - lo - 1) * width, table, rows, width)
+            gain(a[n - lo], x, bad, n == lo)
+        tag, top = 0, unary.dtype.type(0)
         for n in range(hi - 1, lo - 1, -1):
-            here = (n - lo) * width
-            for j in range(width):
-                x[j] = a[here + j] + (transposed[tag * width + j] if tag >= 0 else zero)
-            best_here = largest(x)
-            top = best_here if tag < 0 else top
-            tag = 0
-            while tag < size - 1 and x[tag] < best_here:
-                tag += 1
+            before = a[n - lo]
+            if n == hi - 1:
+                top = largest(before)
+                tag = find(before, top)
+            else:
+                column = transposed[tag]
+                for j in range(width):
+                    before[j] += column[j]
+                tag = find(before, largest(before))
             tags[tokens[n]] = tag
-        scores[b] = np.nan if bad else top
+        scores[b] = np.nan if largest(bad) > 0 else top
+
+
+@loop
+@no_type_check
+def gain(a: Array, x: Array, bad: Array, is_first: bool) -> None:
+    """Add a position's scores to the best of what came before; NaN and +inf leave 1 in bad."""
+    limit, one = x.dtype.type(np.inf), x.dtype.type(1)
+    for j in range(len(x)):
+        bad[j] = bad[j] if x[j] < limit else one
+    if is_first:
+        for j in range(len(x)):
+            a[j] = x[j]
+    else:
+        for j in range(len(x)):
+            a[j] += x[j]
+
+
+@loop
+@no_type_check
+def find(x: Array, value: float) -> int:
+    """Where a value first stands."""
+    for j in range(len(x)):
+        if x[j] == value:
+            return j
+    return 0

@@ -1,7 +1,10 @@
 """The loops of the compiled chain: plain numba over real positions packed one after another.
 
-Each takes a range of sequences, so that threads can share a batch. Arrays are C-contiguous; scores are float32
-or float64, and so is the state, in rows padded from S tags to a width P.
+A sum stands in a loop that writes no array. Where one is written, LLVM takes vectors or single numbers by how
+near the arrays lie in memory, and the two add up in another order: equal scores would not give equal bits.
+
+Each takes a range of sequences, so that threads can share a batch. Arrays are C-contiguous; scores are
+float32 or float64, and so is the state, in rows padded from S tags to a width P.
 
 Shapes: B sequences, T positions, N real positions of the batch, S tags, P padded tags.
 """
@@ -24,7 +27,7 @@ loop = njit(cache=True, nogil=True, fastmath=LOOSE, error_model="numpy")
 @loop
 @no_type_check
 def pack(mask: Array, examples: int, length: int) -> tuple[Array, Array]:
-    """Real positions, b * T + t each, sequence after sequence (N,), and where each sequence begins (B + 1,)."""
+    """Real positions, b * T + t each, sequence after sequence (N,), and where each begins (B + 1,)."""
     tokens, offsets = np.empty(examples * length, np.int64), np.zeros(examples + 1, np.int64)
     whole = mask.size == 0
     n = 0
@@ -104,15 +107,17 @@ def weights(x: Array, p: Array, deepest: Array, cut: float) -> float:
 @loop
 @no_type_check
 def step(p: Array, q: Array, scale: float, is_first: bool) -> float:
-    """p times what the position before predicts, scale * q; what that adds up to."""
+    """P times what the position before predicts, scale * q; what that adds up to."""
     total = p.dtype.type(0)
     if is_first:
         for j in range(len(p)):
             q[j] = 1
+        for j in range(len(p)):
             total += p[j]
     else:
         for j in range(len(p)):
             p[j] *= q[j] * scale
+        for j in range(len(p)):
             total += p[j]
     return total
 
@@ -128,10 +133,10 @@ def forward(
     state: tuple[Array, Array, Array, Array],
     span: tuple[int, int],
 ) -> None:
-    """The forward sweep: log Z (B,), safe (B,); up to a factor a position, probabilities of tags given all scores
-    so far, alpha (N, P), and given those before the position, ahead (N, P).
+    """The forward sweep: log Z (B,), safe (B,), and probabilities of tags up to a factor a position.
 
-    The factor is the sum of alpha: it divides one position later, so that no product waits for a sum.
+    alpha (N, P) are given all scores so far, ahead (N, P) those before the position. The factor is the sum of
+    alpha: it divides one position later, so that no product waits for a sum.
     """
     (tokens, offsets), (table, _, facts), (log_z, safe, alpha, ahead) = chain, tables, state
     size, width = unary.shape[1], alpha.shape[1]
@@ -161,7 +166,7 @@ def forward(
         gap = 0.0
         for s in range(size):
             gap = min(gap, deepest[s])
-        safe[b] = math.isfinite(log_z[b])
+        safe[b] = -np.inf < log_z[b] < np.inf
         if not (min(gap, facts[1]) >= -limits[0] and -facts[1] - gap < limits[1]) and hi > lo:
             safe[b] = safe[b] and inspect(unary, ends, tokens[lo:hi], alpha[lo:hi], weight, facts, limits)
 
@@ -214,7 +219,7 @@ def backward(
     out: tuple[Array, Array, Array, Array],
     span: tuple[int, int],
 ) -> None:
-    """Weighted marginals (B * T, S) and carries (N, P), less what gold tags have; sums at the ends, gold pairs.
+    """Weighted marginals (B * T, S), less gold tags, and carries (N, P); sums at the ends; gold pairs.
 
     With m the marginals at a position, m / ahead is what the next position sends back, and the product of
     alpha with it through the table gives m one position earlier. It stays normalised by itself; the rest that
@@ -241,8 +246,9 @@ def backward(
                 sum_product(q, 0, sent, 0, transposed, rows, width)
                 for j in range(width):
                     m[j] = p[j] * q[j] * (one - rest) if p[j] > 0 else zero
-                    total += m[j]
                     back[j] = g * sent[j]
+                for j in range(width):
+                    total += m[j]
                 rest = total - one
             here = belief[tokens[n]]
             for s in range(size):

@@ -51,6 +51,7 @@ def push(
             mean, whole = zero, zero
             for j in range(width):
                 dp[j] = (dq[j] / q[j] if q[j] > 0 else zero) + x[j]
+            for j in range(width):
                 mean += p[j] * dp[j]
                 whole += p[j]
             mean /= whole
@@ -103,6 +104,7 @@ def pull(
                 for j in range(width):
                     m[j] = p[j] * q[j] if p[j] > 0 else zero
                     dm[j] = dp[j] * q[j] + p[j] * dq[j] if p[j] > 0 else zero
+                for j in range(width):
                     total += m[j]
                 scale = one / total
                 for j in range(width):

@@ -100,8 +100,13 @@ class Compiled:
         return torch.from_numpy(slopes[0].astype(self.kind)), self._slopes(belief, pairwise, ends)
 
     def _positions(self) -> Array:
-        """Room for a padded row a real position, (N, P)."""
-        return np.empty((len(self.chain[0]), padded(self.shape[2])), self.kind)
+        """Room for a padded row a real position, (N, P).
+
+        torch's, which begins where its products like it: they round by where memory begins, and numpy's
+        begins anywhere, so the same numbers would not give the same bits.
+        """
+        shape = len(self.chain[0]), padded(self.shape[2])
+        return torch.empty(shape, dtype=getattr(torch, self.kind.__name__)).numpy()
 
     def _belief(self) -> Array:
         """Room for numbers shaped as the unaries, (B * T, S), 0 wherever no loop will write."""
@@ -123,7 +128,9 @@ class Compiled:
         unary, pairwise, start, end = direction
         size = self.shape[2]
         unary = torch.zeros(self.shape) if unary is None else unary
-        return Problem(unary, torch.zeros(size, size) if pairwise is None else pairwise, start, end, None, None)
+        return Problem(
+            unary, torch.zeros(size, size) if pairwise is None else pairwise, start, end, None, None
+        )
 
     def _bends(self, direction: Array) -> tuple[Array, Array]:
         """The table and its transpose, times the direction of the pairwise scores."""
@@ -168,7 +175,7 @@ def array(scores: Tensor, kind: Kind) -> Array:
 
     numpy does what it can here and elsewhere: a small call into torch takes as long as some sequences.
     """
-    scores = scores.detach()
+    scores = scores.detach() if scores.requires_grad else scores
     scores = scores.float() if scores.dtype == torch.bfloat16 else scores
     return np.ascontiguousarray(scores.numpy(), kind)
 

@@ -1,8 +1,8 @@
 """The chain in plain PyTorch on rescaled probabilities, with hand-written derivatives.
 
-A step is one product, one multiplication, one sum, one division. Both directions run in one loop as a batch of
-two: a sequence backwards is a chain with its table transposed. Sequences stand sorted by length, so step k works
-on those that have a k-th position and needs no mask.
+A step is one product, one multiplication, one sum, one division. Both directions run in one loop as a batch
+of two: a sequence backwards is a chain with its table transposed. Sequences stand sorted by length, so step k
+works on those that have a k-th position and needs no mask.
 
 Shapes: B examples, T positions, N real positions of the batch, S tags.
 """
@@ -13,6 +13,7 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
+from energies.potentials import check_tags
 from inference.kernels.problem import LIMITS, Problem, Slopes, state_type
 from inference.kernels.verdict import fits
 
@@ -59,13 +60,15 @@ class Layout(NamedTuple):
 
 
 class Fused:
-    """A problem after both sweeps; `inference.kernels.problem.Solved`. Gold tags are the caller's."""
+    """A problem after both sweeps; `inference.kernels.problem.Solved`."""
 
     def __init__(self, problem: Problem) -> None:
         self.shape, self.dtype = problem.unary.shape, state_type(problem.unary)
         self.layout = Layout.of(problem.mask, self.shape, problem.unary.device)
         scores = self._by_position(problem.unary, problem.start, problem.end)
         pairwise = problem.pairwise.detach().to(self.dtype)
+        self.tags = self._gold_tags(problem)
+        gold = None if self.tags is None else self._score(self.tags, scores, pairwise)
         top = scores.amax(1, keepdim=True)
         gaps, table_top = scores.sub_(top), pairwise.amax()
         table_gaps = pairwise - table_top
@@ -82,8 +85,9 @@ class Fused:
         weight = self._per_sequence(totals.log_())
         steps = torch.bincount(self.layout.owner, minlength=self.shape[0])
         shift = self._per_sequence(top.squeeze(1)) + (steps - 1).clamp_min(0) * table_top
-        self.rows = shift + weight
-        self.safe = self.rows.isfinite()
+        log_z = shift + weight
+        self.rows = log_z if gold is None else log_z - gold
+        self.safe = log_z.isfinite()
         if not is_whole:
             both = self.alpha, self.messages.index_select(0, self.layout.back)
             self.safe = self.safe & fits(gaps, table_gaps, both, weight, self.layout.owner, steps)
@@ -91,7 +95,7 @@ class Fused:
 
     def _sweep(self, emission: Tensor) -> Tensor:
         """Both recursions: normalised `messages` and, before a position's own score, `ahead`; totals (N,)."""
-        layout, size = self.layout, self.shape[2]
+        layout = self.layout
         emission = emission.index_select(0, layout.source)
         self.messages, self.ahead = torch.empty_like(emission), torch.empty_like(emission)
         totals = emission.new_empty(len(emission), 1)
@@ -116,12 +120,17 @@ class Fused:
         pairwise = None
         if pairs:
             pairwise = (self.alpha[:-1].T @ (self.carry * rows_weight)[1:]).mul_(self.table)
+        if self.tags is not None:
+            belief.scatter_add_(1, self.tags.unsqueeze(1), -rows_weight)
+            if pairwise is not None:
+                linked = -rows_weight[1:, 0].index_fill(0, self.layout.first[1:] - 1, 0)
+                pairwise.view(-1).index_add_(0, self.tags[:-1] * self.shape[2] + self.tags[1:], linked)
         return self._slopes(belief, pairwise)
 
     def tangent(self, weight: Tensor, direction: Slopes, *, pairs: bool = True) -> tuple[Tensor, Slopes]:
         """The slopes of rows (B,) along the direction, and how the gradient changes along it.
 
-        `rho` is the slope of a message's logarithm: what the direction adds, on average, to the answers so far.
+        `rho` is the slope of a message's logarithm: what the direction adds to answers so far, on average.
         """
         owner = self.layout.owner
         given = direction.unary if direction.unary is not None else self.messages.new_zeros(self.shape)
@@ -132,6 +141,9 @@ class Fused:
         slope = own.new_zeros(self.shape[0])
         slope[owner[at_end]] = (self.alpha[at_end] * forth[at_end]).sum(1)
         forth = forth - slope[owner].unsqueeze(1)
+        if self.tags is not None:
+            table = None if direction.pairwise is None else direction.pairwise.to(self.dtype)
+            slope = slope - self._score(self.tags, own, table)
         rows_weight = weight.detach().to(self.dtype)[owner].unsqueeze(1)
         belief, change = self.marginals, forth + back - own
         belief = belief * (change - (belief * change).sum(1, keepdim=True)) * rows_weight
@@ -143,7 +155,7 @@ class Fused:
         return slope, self._slopes(belief, pairwise)
 
     def _push(self, own: Tensor, bent: Tensor | None) -> tuple[Tensor, Tensor]:
-        """rho of both directions at every position, two (N, S), each with the position's own share."""
+        """Rho of both directions at every position, two (N, S), each with the position's own share."""
         layout = self.layout
         inverse = self.ahead.reciprocal().masked_fill_(self.ahead == 0, 0)
         drive = own.index_select(0, layout.source)
@@ -176,11 +188,28 @@ class Fused:
 
     @cached_property
     def carry(self) -> Tensor:
-        """What a position sends back (N, S): alpha before it (outer) carry, through the table, are the pairs."""
+        """What a position sends back (N, S): alpha before it (outer) this, times the table, are pairs."""
         sent = self.messages.index_select(0, self.layout.back)
         predicted = self.ahead.index_select(0, self.layout.forth)
         sent.div_((predicted * sent).sum(1, keepdim=True))
         return sent.index_fill_(0, self.layout.first, 0)
+
+    def _gold_tags(self, problem: Problem) -> Tensor | None:
+        """The gold tags of the real positions (N,), where there are some."""
+        if problem.tags is None:
+            return None
+        tags = problem.tags.reshape(-1).index_select(0, self.layout.tokens)
+        if bool(((tags < 0) | (tags >= self.shape[2])).any()):
+            check_tags(problem.tags, problem.mask, self.shape[2])
+        return tags
+
+    def _score(self, tags: Tensor, scores: Tensor, pairwise: Tensor | None) -> Tensor:
+        """What scores of positions (N, S) and pairs give to tags, (B,)."""
+        given = scores.gather(1, tags.unsqueeze(1)).squeeze(1)
+        if pairwise is not None:
+            linked = pairwise.reshape(-1).index_select(0, tags[:-1] * self.shape[2] + tags[1:])
+            given[1:] += linked.index_fill_(0, self.layout.first[1:] - 1, 0)
+        return self._per_sequence(given)
 
     def _per_sequence(self, values: Tensor) -> Tensor:
         """Sums (B,) of numbers at positions (N,)."""

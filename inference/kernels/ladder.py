@@ -45,7 +45,10 @@ def solver(path: str) -> Any:  # noqa: ANN401
 
 def viterbi(p: ChainPotentials, path: str) -> tuple[Tensor, Tensor]:
     """Tags (B, T), 0 where masked, and scores (B,): maxima need no ladder."""
-    return reference.viterbi(p) if path in ("reference", "fused") else decoder(path)(p)
+    if path not in ("reference", "fused"):
+        return decoder(path)(p)
+    with torch.no_grad():
+        return reference.viterbi(p)
 
 
 @cache
@@ -99,8 +102,7 @@ def wider(problem: Problem, path: str) -> Solved:
     """The next rung: float64 on a path that knows it, or log space."""
     if state_type(problem.unary) == torch.float64:
         return LogSpace(problem)
-    scores = (None if x is None else x.detach().double() for x in problem[:4])
-    problem = Problem(*scores, problem.mask, problem.tags)
+    problem = problem.with_scores(lambda x: x.detach().double())
     solved = solver("fused" if path == "triton" else path)(problem)
     return solved if solved.is_safe else Mixed(problem, solved, path)
 

@@ -17,8 +17,7 @@ class LogSpace:
     """A problem in log space; `inference.kernels.problem.Solved`."""
 
     def __init__(self, problem: Problem) -> None:
-        scores = (None if x is None else x.detach().double() for x in problem[:4])
-        self.problem = Problem(*scores, problem.mask, problem.tags)
+        self.problem = problem.with_scores(lambda x: x.detach().double())
         self.rows = _rows(self.problem)
         self.safe, self.is_safe = torch.ones_like(self.rows, dtype=torch.bool), True
 
@@ -31,7 +30,7 @@ class LogSpace:
         if tags is not None:
             tags = tags.masked_fill(~p.real(), 0).unsqueeze(-1)
             belief = belief.scatter_add(2, tags, -p.real().unsqueeze(-1).double())
-            tags = (tags.squeeze(-1) if c.order is None else tags.squeeze(-1).gather(1, c.order))
+            tags = tags.squeeze(-1) if c.order is None else tags.squeeze(-1).gather(1, c.order)
             step = weights.unsqueeze(1) * c.real[:, 1:]
             counts.index_put_((tags[:, :-1], tags[:, 1:]), -step, accumulate=True)
         belief = belief * weights.view(-1, 1, 1)
@@ -56,18 +55,22 @@ class LogSpace:
             weights = weight.detach().double().requires_grad_()
             gradient = torch.autograd.grad((rows * weights).sum(), known, create_graph=True)
             along = rows.new_zeros(())
-            for slope, x in zip(gradient, (d for d, x in zip(direction, leaves, strict=True) if x is not None), strict=True):
+            for slope, x in zip(
+                gradient, (d for d, x in zip(direction, leaves, strict=True) if x is not None), strict=True
+            ):
                 along = along if x is None else along + (slope * x.detach()).sum()
-            found = torch.autograd.grad(along, [weights, *known], retain_graph=True, allow_unused=True, materialize_grads=True)
+            found = torch.autograd.grad(
+                along, [weights, *known], retain_graph=True, allow_unused=True, materialize_grads=True
+            )
         change = iter(found[1:])
         return found[0], Slopes(*(None if x is None else next(change) for x in leaves))
 
     @cached_property
     def _graph(self) -> tuple[list[Tensor | None], Tensor]:
         """Scores as leaves, and rows as a function of them."""
-        leaves = [None if x is None else x.requires_grad_() for x in self.problem[:4]]
+        leaves = self.problem.with_scores(lambda x: x.clone().requires_grad_())
         with torch.enable_grad():
-            return leaves, _rows(Problem(*leaves, *self.problem[4:]))
+            return list(leaves[:4]), _rows(leaves)
 
 
 def _potentials(problem: Problem) -> ChainPotentials:

@@ -3,7 +3,8 @@
 Shapes: B examples, T positions, S tags.
 """
 
-from typing import NamedTuple, Protocol
+from collections.abc import Callable
+from typing import NamedTuple, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -12,16 +13,16 @@ from torch import Tensor
 class Limits(NamedTuple):
     """Ranges, as logarithms, that a float type can hold; why these keep a sequence safe is told below.
 
-    Write gap for how far a score lies under the greatest at its position, or of the table. Probabilities of
-    beginnings are sums of positive products; nothing cancels, so a result is as exact as its type unless a
+    Write gap for how far a score lies under the greatest at its position, or of the table. Probabilities
+    are sums of positive products; nothing cancels, so a result is as exact as its type unless a
     product that is not zero leaves the type's range. Two arguments exclude that:
 
-    - no score is -inf and the widest gap of a position plus that of the table is under `whole`: then every tag
-      keeps at least exp(-whole) of what its position has, whatever came before;
-    - or, with gaps beyond `cut` taken for -inf: the smallest probability met, with the widest kept gaps, spans
-      less than `room`, so that no kept product was lost; and the n positions weigh exp(weight) when each
-      greatest score counts 1, where all the at most S^n answers that use a gap beyond `cut` weigh at most
-      S^n exp(-that gap): weight > -gap + n log S + MARGIN leaves them nothing.
+    - no score is -inf and the widest gap of a position plus that of the table is under `whole`: then every
+      tag keeps at least exp(-whole) of what its position has, whatever came before;
+    - or, with gaps beyond `cut` taken for -inf: the smallest probability met, with the widest kept gaps,
+      spans less than `room`, so that no kept product was lost; and the n positions weigh exp(weight) when
+      each greatest score counts 1, where all the at most S^n answers that use a gap beyond `cut` weigh at
+      most S^n exp(-that gap): weight > -gap + n log S + MARGIN leaves them nothing.
     """
 
     cut: float
@@ -47,6 +48,12 @@ class Problem(NamedTuple):
     end: Tensor | None  # (S,)
     mask: Tensor | None  # (B, T) bool, any positions
     tags: Tensor | None  # (B, T) int64
+
+    def with_scores(self, change: Callable[[Tensor], Tensor]) -> Self:
+        """The problem with a function applied to all its scores."""
+        unary, pairwise, start, end = (None if x is None else change(x) for x in self[:4])
+        assert unary is not None and pairwise is not None
+        return self._replace(unary=unary, pairwise=pairwise, start=start, end=end)
 
 
 class Slopes(NamedTuple):

@@ -2,6 +2,9 @@
 
 numba's own loops spend most of such a small product on loop heads and overlap checks; written as LLVM vectors
 with sums kept in registers it takes a third to a quarter of the time.
+
+numba's cache on disk looks at the file of a loop, not at this one: after a change here, remove
+inference/kernels/__pycache__.
 """
 
 from collections.abc import Callable
