@@ -223,6 +223,32 @@ def test_the_triton_path_has_the_answers_and_slopes_of_log_space(dtype: torch.dt
     torch.testing.assert_close(found.score, right.score)
 
 
+@pytest.mark.parametrize("kind", ["plain", "forbidden", "large", "late turn"])
+def test_the_triton_path_falls_back_where_it_must_and_has_second_derivatives(kind: str) -> None:
+    """The late turn: tags that never change, of which only a bad beginning leads to the good middle."""
+    unary, pairwise, start, end, _ = (x.double() for x in chain([6, 6, 6, 6], 5))
+    if kind == "forbidden":
+        pairwise[0, 1], pairwise[1, 2] = FORBIDDEN, -1e4
+    if kind == "large":
+        unary = 100 * unary
+    if kind == "late turn":
+        unary, pairwise = torch.zeros_like(unary), torch.full_like(pairwise, FORBIDDEN).fill_diagonal_(0)
+        unary[:, :, 0], unary[:, (0, -1), 0] = 20, -100
+    tags = torch.zeros(4, 6, dtype=torch.long, device=DEVICE)
+    found = []
+    for path, dtype in (("triton", torch.float32), ("reference", torch.float64)):
+        leaves = [x.to(dtype, copy=True).requires_grad_() for x in (unary, pairwise, start, end)]
+        p = ChainPotentials(leaves[0], leaves[1], None, *leaves[2:])
+        rows = inference.chain.nll(p, tags, path=path)
+        slopes = torch.autograd.grad(rows.sum(), leaves, create_graph=kind == "plain")
+        answers = [rows, *slopes, inference.chain.entropy(p, path=path)]
+        if kind == "plain":
+            answers += torch.autograd.grad(sum(x.square().sum() for x in slopes), leaves)
+        found.append([x.double() for x in answers])
+    for fast, right in zip(*found, strict=True):
+        torch.testing.assert_close(fast, right, rtol=2e-5, atol=2e-5)
+
+
 def test_the_kernels_compile_without_a_gpu(tmp_path: Path) -> None:
     """In a process of its own: this one may interpret."""
     script = Path(__file__).with_name("compile_chain_kernels.py")
