@@ -1,4 +1,4 @@
-"""The linear chain: a network scores each position, a table scores neighbours.   [Scaling eq. 2, §4]"""
+"""The linear chain: a network scores each position, a table scores neighbours.   [Scaling eq. 1, §4]"""
 
 import torch
 from jaxtyping import Float, Shaped

@@ -65,7 +65,8 @@ GOES_ON = {"BIO": "I", "BIOES": "IE"}  # these need an open span of the same kin
 def _split(tag: str, scheme: str) -> tuple[str, str]:
     """Prefix and kind of a tag."""
     prefix, _, kind = tag.partition("-")
-    if len(prefix) != 1 or prefix not in RULES[scheme] or (prefix == "O" and kind):
+    known = len(prefix) == 1 and prefix in RULES[scheme]
+    if not known or (tag != "O" and (prefix == "O" or not kind)):
         raise ValueError(
             f"{tag!r} is no tag of {scheme}: a tag is O, or {', '.join(RULES[scheme].replace('O', ''))}"
             " with a dash and the kind of span, such as B-NP."

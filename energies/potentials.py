@@ -13,7 +13,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class ChainPotentials:
-    """The scores of a linear chain: F(y) = sum_t u_t(y_t) + sum_t W(y_t, y_t+1).   [Scaling eq. 2]
+    """The scores of a linear chain: F(y) = sum_t u_t(y_t) + sum_t W(y_t, y_t+1).   [Scaling eq. 1]
 
     A score of -inf forbids; NaN and +inf are errors, found when inference meets them. Whatever stands at
     masked positions counts for nothing.
@@ -34,6 +34,11 @@ class ChainPotentials:
     end: Float[Tensor, "..."] | None = None
 
     def __post_init__(self) -> None:
+        if self.unary.dim() != 3:
+            raise ValueError(
+                f"the unary scores have shape {tuple(self.unary.shape)}; a chain needs (examples, positions, "
+                "tags): for one example call .unsqueeze(0) on them."
+            )
         shape, steps = self.unary.shape, max(self.unary.shape[1] - 1, 0)
         size = shape[2]
         tables = [(size, size), (steps, size, size), (shape[0], steps, size, size)]

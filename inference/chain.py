@@ -1,4 +1,4 @@
-"""Exact inference in linear chains: log Z, probabilities, best answers, samples.   [Scaling §3]
+"""Exact inference in linear chains: log Z, probabilities, best answers, samples.   [Scaling §4.1]
 
 One recursion, many answers. `inference.chain_reference` runs it in log space; fast twins run it on rescaled
 probabilities (`inference.kernels`), and what they cannot do safely goes to a wider float type, then to log
@@ -15,11 +15,12 @@ derivatives on every path, the others on the reference path, whatever `path` say
 bfloat16 are read as such; state and results are float32. Empty sequences give 0.
 
 Every function raises ValueError where a score is NaN or +inf (it names the place) and where constraints
-leave a sequence without any answer.
+leave a sequence without any answer; `nll` also where they forbid the gold tags.
 
 Shapes: B examples, T positions, S tags, K answers.
 """
 
+from contextlib import suppress
 from typing import NamedTuple
 
 import torch
@@ -29,9 +30,11 @@ from torch import Tensor
 from energies.potentials import ChainPotentials
 from inference import chain_autograd as fast
 from inference import chain_reference as reference
-from inference.chain_checks import check_room, checked, detached
+from inference.chain_checks import check_room, checked, detached, gold_checked
 from inference.chain_paths import Path, pick, problem_of
 from inference.kernels import ladder
+
+MANY = 2**28  # numbers; below, nobody asks whether there is room for them
 
 
 class Decoded(NamedTuple):
@@ -43,6 +46,7 @@ class Decoded(NamedTuple):
 
 def log_partition(p: ChainPotentials, *, path: Path = "auto") -> Float[Tensor, " B"]:
     """Log Z = log sum_y exp F(y)."""
+    _check_sweep(p, "log_partition")
     chosen = pick(p, path)
     if chosen == "reference":
         return checked(reference.log_partition(p), p)
@@ -54,16 +58,20 @@ def nll(p: ChainPotentials, tags: Int[Tensor, "B T"], *, path: Path = "auto") ->
 
     Not divided by length. Tags at masked positions are ignored; -100 is fine there.
     """
+    _check_sweep(p, "nll")
     chosen = pick(p, path)
     if chosen == "reference":
-        return checked(reference.log_partition(p), p) - p.score(tags)
-    if chosen in ("compiled", "fused"):
-        return fast.rows(problem_of(p, tags), chosen)
-    return fast.rows(problem_of(p), chosen) - p.score(tags)
+        loss = checked(reference.log_partition(p), p) - p.score(tags)
+    elif chosen in ("compiled", "fused"):
+        loss = _loss_in_one(p, tags, chosen)
+    else:
+        loss = fast.rows(problem_of(p), chosen) - p.score(tags)
+    return gold_checked(loss, p, tags)
 
 
 def marginals(p: ChainPotentials, *, path: Path = "auto") -> Float[Tensor, "B T S"]:
     """Tag probabilities, 0 at masked positions: the gradient of log Z in the unaries. Differentiable."""
+    _check_sweep(p, "marginals")
     chosen = pick(p, path)
     if chosen == "reference":
         checked(reference.log_partition(detached(p)), p)
@@ -143,3 +151,21 @@ def sample(
     with torch.no_grad():
         checked(reference.log_partition(p), p)
         return reference.sample(p, n, generator)
+
+
+def _loss_in_one(p: ChainPotentials, tags: Tensor, path: str) -> Tensor:
+    """Log Z less the gold score in one sweep; in two steps where that fails, to see which is to blame."""
+    if torch.compiler.is_compiling():
+        return fast.rows(problem_of(p, tags), path)
+    with suppress(ValueError):
+        return fast.rows(problem_of(p, tags), path)
+    return fast.rows(problem_of(p), path) - p.score(tags)
+
+
+def _check_sweep(p: ChainPotentials, what: str) -> None:
+    """Raise where scores, messages of both directions and a gradient would not fit."""
+    if torch.compiler.is_compiling():
+        return
+    numbers = 4 * p.unary.numel()
+    if numbers > MANY:
+        check_room(numbers, p.unary, what, "fewer examples at a time")

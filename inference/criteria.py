@@ -5,7 +5,7 @@ Shapes: B examples, T positions, S tags.
 
 import warnings
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -22,7 +22,8 @@ from losses import crf as losses
 Tags = Float[Tensor, "B T S"]
 Rows = Float[Tensor, " B"]
 
-SMALL = 1e-20  # gold probabilities below this go through logarithms: 1 / p has to fit in float32, with room
+# Examples with gold probabilities below these go through float64, and in float64 through logarithms.
+SMALL, SMALLER = 1e-20, 1e-200
 
 
 class Criterion(ABC):
@@ -54,10 +55,14 @@ class MarginalCrossEntropy(Criterion):
 
     def loss(self, p: ChainPotentials, y: Tags) -> Rows:
         gold = losses.gold_probability(chain.marginals(p), y)
-        if bool((gold >= SMALL).all()):
+        wide = p.unary.dtype == torch.float64
+        hard = gold.detach().amin(1) < (SMALLER if wide else SMALL)
+        if not bool(hard.any()):
             return losses.cross_entropy(gold, y)
-        c = Chain.of(p)
-        return losses.log_cross_entropy(c.restore(forward_messages(c) + backward_messages(c)), y)
+        rows = losses.cross_entropy(gold.masked_fill(hard.unsqueeze(1), 1), y)
+        again = _examples(p, hard)
+        redone = _in_logs(again, y[hard]) if wide else self.loss(_widened(again), y[hard].double())
+        return rows.index_put((hard,), redone.to(rows.dtype))
 
     def predict(self, p: ChainPotentials) -> Tags:
         return chain.marginals(p)
@@ -100,6 +105,24 @@ class MeanFieldCrossEntropy(Criterion):
                 stacklevel=1,
             )
         return found.y
+
+
+def _examples(p: ChainPotentials, rows: Tensor) -> ChainPotentials:
+    """Some examples of a batch."""
+    pairwise = p.pairwise[rows] if p.pairwise.dim() == 4 else p.pairwise
+    return replace(p, unary=p.unary[rows], pairwise=pairwise, mask=None if p.mask is None else p.mask[rows])
+
+
+def _widened(p: ChainPotentials) -> ChainPotentials:
+    """The same potentials in float64."""
+    start, end = (None if x is None else x.double() for x in (p.start, p.end))
+    return replace(p, unary=p.unary.double(), pairwise=p.pairwise.double(), start=start, end=end)
+
+
+def _in_logs(p: ChainPotentials, y: Tags) -> Rows:
+    """The loss without ever leaving log space."""
+    c = Chain.of(p)
+    return losses.log_cross_entropy(c.restore(forward_messages(c) + backward_messages(c)), y)
 
 
 def _best(p: ChainPotentials) -> Tags:

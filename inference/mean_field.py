@@ -5,7 +5,8 @@ The bound ELBO(q) = sum_t q_t . u_t + sum_t q_t W q_t+1 + sum_t H(q_t) <= log Z 
     q_t(s) ~ exp(u_t(s) + sum_r q_t-1(r) W(r, s) + sum_r W(s, r) q_t+1(r)).
 
 No two positions that are updated at once are neighbours, so the bound never falls. Gradients flow back
-through all sweeps. Scores must be finite: a forbidden step has no place in a factorised answer.
+through all sweeps. Scores must be finite, or ValueError names the first that is not: a forbidden step has no
+place in a factorised answer.
 
 Shapes: B examples, T positions, S tags; `scores` (B, T, S) are log q up to a constant a position.
 """
@@ -21,6 +22,7 @@ from torch import Tensor
 
 from energies.potentials import ChainPotentials
 from inference.base import Prediction, Status
+from inference.chain_checks import check_finite
 from inference.chain_reference import Chain
 
 Tags = Float[Tensor, "B T S"]
@@ -48,6 +50,12 @@ class MeanField:
     sweeps: int = 10
     order: Literal["odd_even", "sequential"] = "odd_even"
     tolerance: float = 1e-3
+
+    def __post_init__(self) -> None:
+        if self.sweeps < 1:
+            raise ValueError(f"mean field needs at least 1 sweep, not {self.sweeps}.")
+        if self.order not in ORDERS:
+            raise ValueError(f"there is no order {self.order!r} of sweeps; there are {', '.join(ORDERS)}.")
 
     def scores(self, p: ChainPotentials) -> Tags:
         """The logarithm of q up to a constant, differentiable in all potentials; anything where masked."""
@@ -121,6 +129,7 @@ def _ready(p: ChainPotentials) -> tuple[Chain, Tensor]:
             f"{tuple(p.pairwise.shape)}."
         )
     chain = Chain.of(p)
+    check_finite(chain, p, "mean field")
     return chain, p.pairwise.to(chain.unary.dtype)
 
 

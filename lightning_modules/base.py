@@ -85,12 +85,16 @@ class Scheme(pl.LightningModule):
         self.step(self.main, batch)
 
     def configure_optimizers(self) -> Any:  # noqa: ANN401  (Lightning's union of eight types)
-        """The optimizers of the parts in order, and the schedule of the main one."""
+        """The optimizers of the parts in order, and the schedules of those that have one."""
         parts = self.parts()
         self._names = list(parts)
         self.steps = {name: 0 for name in parts} | self.steps
-        schedules = [self.lr_schedule(parts[self.main])] if self.lr_schedule else []
+        schedules = [self.lr_schedule(parts[name]) for name in self.scheduled()] if self.lr_schedule else []
         return list(parts.values()), schedules
+
+    def scheduled(self) -> list[str]:
+        """The parts whose learning rate is scheduled."""
+        return [self.main]
 
     def setup(self, stage: str) -> None:
         """Hand the vocabulary's tables to the networks that start from them; checkpoints are read later."""

@@ -42,6 +42,7 @@ class CRFScaled(ChainScheme):
         super().__init__(energy, criterion, **scheme)
         self.save_hyperparameters()
         self.scaling, self.energy_optimizer = scaling, energy_optimizer
+        self._chosen = -1  # the epoch that alpha was last chosen in
 
     def parts(self) -> dict[str, Optimizer]:
         return {"energy": self.energy_optimizer(self.energy.parameters())}
@@ -57,10 +58,18 @@ class CRFScaled(ChainScheme):
 
     def on_validation_epoch_start(self) -> None:
         """Choose alpha, with the weights this epoch's training has left."""
-        if isinstance(self.scaling, Online) and self.trainer.state.fn == TrainerFn.FITTING:
+        if self.trainer.state.fn == TrainerFn.FITTING and not self.trainer.sanity_checking:
+            self._choose()
+
+    def _choose(self) -> None:
+        if isinstance(self.scaling, Online) and self._chosen != self.current_epoch:
             data = self.trainer.train_dataloader
             assert isinstance(data, Batches)
+            training = self.training
+            self.eval()
             self.scaling.choose(self.search(self.scaling, data))
+            self.train(training)
+            self._chosen = self.current_epoch
 
     @torch.no_grad()
     def search(self, online: Online, data: Batches) -> Tensor:
@@ -78,7 +87,8 @@ class CRFScaled(ChainScheme):
         return total / len(rows)
 
     def on_train_epoch_end(self) -> None:
-        """Log alpha where it is chosen; see ChainScheme."""
+        """Log alpha where it is chosen, at the latest now; see ChainScheme."""
+        self._choose()
         super().on_train_epoch_end()
         if isinstance(self.scaling, Online):
             alpha = float(self.scaling.alpha)

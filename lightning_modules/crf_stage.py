@@ -7,6 +7,7 @@ import torch
 from pytorch_lightning import Callback, LightningModule, Trainer
 from pytorch_lightning.callbacks import EarlyStopping
 from pytorch_lightning.cli import OptimizerCallable, ReduceLROnPlateau
+from pytorch_lightning.utilities.rank_zero import rank_zero_warn
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -92,17 +93,28 @@ class CRFStage(ChainScheme):
             return self.space.over(batch.mask).relax(p.unary)
         return self.criterion.predict(p)
 
-    def configure_optimizers(self) -> Any:  # noqa: ANN401  (Lightning's union of eight types)
-        """The optimizers of the phases, and a schedule for each."""
-        optimizers, _ = super().configure_optimizers()
-        return optimizers, [self.lr_schedule(o) for o in optimizers] if self.lr_schedule else []
+    def scheduled(self) -> list[str]:
+        """Every phase has a schedule of its own."""
+        return list(self.phases)
 
     def configure_callbacks(self) -> list[Callback]:
         """The trainer's EarlyStopping, as a rule that ends phases; Lightning puts it in the other's place."""
         rule = self.trainer.early_stopping_callback
         if rule is None or isinstance(rule, PhaseStopping):
             return []
-        return [PhaseStopping(rule.monitor, abs(rule.min_delta), rule.patience, mode=rule.mode)]
+        return [
+            PhaseStopping(
+                rule.monitor,
+                abs(rule.min_delta),
+                rule.patience,
+                mode=rule.mode,
+                strict=rule.strict,
+                check_finite=rule.check_finite,
+                stopping_threshold=rule.stopping_threshold,
+                divergence_threshold=rule.divergence_threshold,
+                check_on_train_epoch_end=True,
+            )
+        ]
 
     def on_fit_start(self) -> None:
         """See Scheme; here parts share parameters, so what rests is what the phase does not move.
@@ -153,6 +165,13 @@ class CRFStage(ChainScheme):
         phase = float(self.phases.index(self.main))
         self.note("phase", phase)
         self.log("train/phase", phase)
+
+    def on_fit_end(self) -> None:
+        """Say so where training ended before its last phase."""
+        if phase := self.next_phase():
+            rank_zero_warn(
+                f"training ended in the phase {self.main!r}, before {phase!r}: raise trainer.max_epochs."
+            )
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep the phase too."""

@@ -144,6 +144,8 @@ def test_errors_name_the_shape_the_place_and_the_way_out() -> None:
     unary, pairwise = torch.zeros(2, 4, 3), torch.zeros(3, 3)
     with pytest.raises(ValueError, match=r"pairwise scores have shape \(4, 4\).*\(3, 3\)"):
         ChainPotentials(unary, torch.zeros(4, 4))
+    with pytest.raises(ValueError, match=r"unary scores have shape \(4, 3\).*\(examples, positions, tags\)"):
+        ChainPotentials(unary[0], pairwise)
     with pytest.raises(ValueError, match=r"start scores have shape \(2,\); 3 tags need \(3,\)"):
         ChainPotentials(unary, pairwise, start=torch.zeros(2))
     with pytest.raises(ValueError, match=r"mask is torch\.float32.*bool"):
@@ -161,6 +163,13 @@ def test_errors_name_the_shape_the_place_and_the_way_out() -> None:
     huge = ChainPotentials(torch.zeros(1, 1, 1).expand(10**6, 10**3, 100), torch.zeros(100, 100))
     with pytest.raises(ValueError, match="GiB are free: take fewer examples"):
         chain.pairwise_marginals(huge)
+    for path in SUMS:
+        with pytest.raises(ValueError, match=r"log_partition would need.*GiB are free: take fewer examples"):
+            chain.log_partition(huge, path=path)
+        with pytest.raises(ValueError, match="marginals would need"):
+            chain.marginals(huge, path=path)
+        with pytest.raises(ValueError, match="nll would need"):
+            chain.nll(huge, torch.zeros(1, 1).long().expand(10**6, 10**3), path=path)
     with pytest.raises(ValueError, match="a smaller k"):
         chain.k_best(huge, 5)
 
@@ -184,10 +193,54 @@ def test_scores_that_are_no_numbers_and_rules_that_leave_nothing_are_errors(path
     lengths = torch.tensor([[True, False], [True, True]])
     stuck = ChainPotentials(torch.zeros(2, 2, 2), torch.full((2, 2), -math.inf), lengths)
     for function in (chain.log_partition, chain.marginals, chain.entropy, chain.viterbi):
-        with pytest.raises(ValueError, match=r"no answer of example 1 \(2 real positions\) is allowed"):
+        with pytest.raises(ValueError, match=r"no answer of example 1 \(2 real .* reached at position 1\."):
             function(stuck, path=path)
+    with pytest.raises(ValueError, match=r"no answer of example 1 \(2 real"):
+        chain.nll(stuck, torch.zeros(2, 2).long(), path=path)
     alone = ChainPotentials(stuck.unary[:1], stuck.pairwise, lengths[:1])  # needs no pair
     assert chain.log_partition(alone, path=path).item() == pytest.approx(math.log(2))
+
+
+@pytest.mark.parametrize("path", SUMS)
+def test_rules_that_leave_nothing_are_told_by_where_they_end(path: chain.Path) -> None:
+    pairwise = torch.full((3, 3), -math.inf)
+    pairwise[1, 2] = 0
+    with pytest.raises(ValueError, match=r"no answer of example 0 .* no tag can be reached at position 2\."):
+        chain.log_partition(ChainPotentials(torch.zeros(1, 5, 3), pairwise), path=path)
+    holes = torch.tensor([[False, True, True, False, True]])
+    with pytest.raises(ValueError, match=r"\(3 real positions\) .* no tag can be reached at position 4\."):
+        chain.viterbi(ChainPotentials(torch.zeros(1, 5, 3), pairwise, holes), path=path)
+    end = torch.tensor([0.0, 0.0, -math.inf])
+    with pytest.raises(ValueError, match="reached at its last position may end it"):
+        chain.marginals(ChainPotentials(torch.zeros(1, 2, 3), pairwise, end=end), path=path)
+    start = torch.full((3,), -math.inf)
+    with pytest.raises(ValueError, match=r"reached at position 0\."):
+        chain.entropy(ChainPotentials(torch.zeros(1, 2, 3), torch.zeros(3, 3), start=start), path=path)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1000.0])
+@pytest.mark.parametrize("path", SUMS)
+def test_gold_tags_that_are_forbidden_are_told_by_place(path: chain.Path, scale: float) -> None:
+    torch.manual_seed(0)
+    mask = torch.tensor([[True] * 5, [True, False, True, True, True]])
+    gold, never = torch.tensor([[0] * 5, [0, -100, 2, 1, 0]]), -math.inf
+    for name, place, told in (
+        ("unary", (1, 3, 1), "the unary score of tag 1 at position 3 is -inf"),
+        ("pairwise", (0, 2), "the pairwise score of tag 2 at position 2 after tag 0 is -inf"),
+        ("start", (0,), "the start score of tag 0 at position 0 is -inf"),
+        ("end", (0,), "the end score of tag 0 at position 4 is -inf"),
+    ):
+        unary, pairwise = scale * torch.randn(2, 5, 3), scale * torch.randn(3, 3)
+        p = ChainPotentials(unary, pairwise, mask, torch.zeros(3), torch.zeros(3))
+        assert chain.nll(p, gold, path=path).isfinite().all()
+        getattr(p, name)[place] = never
+        row = 0 if name in ("start", "end") else 1
+        with pytest.raises(ValueError, match=f"gold tags of example {row} are forbidden: {told}"):
+            chain.nll(p, gold, path=path)
+    tables = torch.zeros(2, 4, 3, 3)
+    tables[1, 2, 0, 0] = never
+    with pytest.raises(ValueError, match=r"example 1 .* of tag 0 at position 3 after tag 0"):
+        chain.nll(ChainPotentials(torch.zeros(2, 5, 3), tables), torch.zeros(2, 5).long())
 
 
 @pytest.mark.parametrize("scheme", ["BIO", "BIOES"])
@@ -221,6 +274,9 @@ def _is_well_formed(tags: list[str], scheme: str) -> bool:
 def test_constraints_refuse_what_is_no_tag() -> None:
     with pytest.raises(ValueError, match="'E-NP' is no tag of BIO"):
         Constraints.for_spans(["O", "E-NP"])
+    for tag in ("B", "I-", "O-", "O-NP", "-NP", ""):
+        with pytest.raises(ValueError, match=f"'{tag}' is no tag of BIO"):
+            Constraints.for_spans(["O", "B-NP", tag])
     with pytest.raises(ValueError, match="BIO or BIOES"):
         Constraints.for_spans(["O"], "IOB2")
 

@@ -1,6 +1,7 @@
 """Mean field against loops written out, and against the log Z it bounds."""
 
 import math
+import re
 
 import hypothesis.strategies as st
 import pytest
@@ -53,14 +54,13 @@ def by_loops(p: ChainPotentials, order: str, sweeps: int) -> Tensor:
     return answer
 
 
-@given(st.integers(1, 8), st.integers(0, 3), st.sampled_from(ORDERS), st.integers(0, 99))
+@given(st.integers(1, 8), st.integers(1, 3), st.sampled_from(ORDERS), st.integers(0, 99))
 def test_sweeps_are_those_of_plain_loops(length: int, sweeps: int, order: str, seed: int) -> None:
     p = chain(seed, length)
     scores = MeanField(sweeps, order).scores(p)
     found = scores.softmax(-1) * p.real().unsqueeze(-1)
     torch.testing.assert_close(found, by_loops(p, order, sweeps))
-    if sweeps:
-        torch.testing.assert_close(MeanField(sweeps, order)(p).y, found)
+    torch.testing.assert_close(MeanField(sweeps, order)(p).y, found)
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -119,3 +119,33 @@ def test_gradients_flow_through_all_sweeps(order: str) -> None:
 def test_a_table_a_step_is_refused() -> None:
     with pytest.raises(ValueError, match="one table of pairwise scores for all steps"):
         MeanField()(ChainPotentials(torch.zeros(1, 3, 2), torch.zeros(2, 2, 2)))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_scores_that_are_not_finite_are_refused_by_name_and_place(value: float) -> None:
+    places = {"unary": (1, 2, 0), "pairwise": (0, 1), "start": (2,), "end": (1,)}
+    for name, place in places.items():
+        p = chain(6, ends=True)
+        getattr(p, name)[place] = value
+        told = re.escape(f"mean field needs finite scores; a {name} score is {value} at index {list(place)}")
+        for answer in (MeanField(), MeanField().scores):
+            with pytest.raises(ValueError, match=told):
+                answer(p)
+
+
+def test_scores_at_masked_positions_and_scores_whose_sum_overflows_are_taken() -> None:
+    p = chain(6)
+    before = MeanField()(p).y
+    p.unary[~p.real()] = math.nan
+    torch.testing.assert_close(MeanField()(p).y, before)
+    large = ChainPotentials(torch.full((1, 4, 2), 2e38), torch.zeros(2, 2))
+    assert MeanField()(large).y.eq(0.5).all()
+
+
+def test_settings_that_mean_nothing_are_refused() -> None:
+    with pytest.raises(ValueError, match="at least 1 sweep, not 0"):
+        MeanField(0)
+    with pytest.raises(ValueError, match="no order 'even_odd' of sweeps; there are odd_even, sequential"):
+        typed = object.__new__(MeanField)  # the tests' type checker stops the constructor before it looks
+        object.__setattr__(typed, "order", "even_odd")
+        typed.__post_init__()
