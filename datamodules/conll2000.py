@@ -51,7 +51,7 @@ class CoNLL2000(DeviceData):
         num_characters: ids of characters, checked.
         longest_word: characters of the longest word, checked.
         vectors: a file of word vectors in GloVe's text format (.gz too); left out, 50-d GloVe 6B.
-        senna: a folder with SENNA's words.lst and embeddings.txt instead.            [Scaling §1.2]
+        senna: a folder with SENNA's words.lst and embeddings.txt instead.            [Scaling §6.1]
         num_dims: numbers of a word's vector.
         share: how much of the training sentences is for validation.
         split_seed: draws that share. It is not the run's seed: runs are compared on one split.

@@ -55,7 +55,7 @@ def _draw(figure: Figure, summary: Summary) -> list[Path]:
 
 
 def _sweep(axes: "Axes", figure: Figure, summary: Summary) -> bool:
-    """Mean and range over seeds of each row at its value; other rows as level lines."""
+    """Mean and sample deviation over seeds of each row at its value; other rows as level lines."""
     cells = {row: summary.cells[row, figure.column] for row in (*figure.values, *figure.lines)}
     points = [(figure.values[row], cells[row].ours) for row in figure.values]
     known = [(x, ours.mean, ours.std or 0) for x, ours in sorted(points, key=lambda p: p[0]) if ours]
