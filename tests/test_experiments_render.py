@@ -65,6 +65,21 @@ def test_a_measure_is_the_same_table_through_another_number_with_the_papers_besi
     assert "## Hours" in text and "1.0 ± 0.0 (3/3) [-2.0]" in text.split("## Hours")[1]
 
 
+def test_a_column_without_a_config_shows_the_papers_numbers_and_judges_no_claim(world: World) -> None:
+    def declare(tree: dict[str, Any]) -> None:
+        tree["columns"]["later"] = {"label": "Later", "unavailable": "not yet here"}
+        tree["reported"]["taught"] = {"later": [70.0, 1.0]}
+        tree["reported"]["plain"]["later"] = [60.0, 1.0]
+        tree["claims"] = [{"says": "teaching helps", "holds": "taught > plain", "on": ["later"]}]
+
+    world.change("tables/toy.yaml", declare)
+    found = summary()
+    assert not read_table("toy").has("plain", "later")
+    assert [v.state for v in found.verdicts] == ["not yet"]
+    text = page.markdown(found)
+    assert "70.00 ± 1.00" in text and "not yet here" in text
+
+
 def test_a_ratio_of_rows_is_a_mean_over_columns_beside_the_papers(world: World) -> None:
     ratio = {"says": "gain", "of": "taught", "to": "plain", "reported": 3.5}
     world.change("tables/toy.yaml", lambda t: t.update(ratios=[ratio]))
