@@ -5,6 +5,7 @@ tests: jaxtyping's import hook has beartype look at each argument and result.
 """
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -33,3 +34,10 @@ hypothesis.settings.load_profile("suite")
 def root() -> Path:
     """The repository's own folder."""
     return ROOT
+
+
+@pytest.fixture(autouse=True)
+def subnormal_numbers() -> Iterator[None]:
+    """A run flushes subnormal numbers to zero for its whole process; the tests after it want them back."""
+    yield
+    torch.set_flush_denormal(False)
