@@ -79,7 +79,7 @@ def footnotes(summary: Summary) -> tuple[dict[str, list[int]], list[str]]:
         reason = summary.missing.get(name)
         missing = (
             column.unavailable if reason or empty else ""
-        )  # the table's words are the same on any machine
+        )  # the same words on any machine
         notes = [column.note, missing or (f"Missing: {reason}" if reason else "")]
         _add(f"column {name}", notes, marks, texts)
     for name, row in table.rows.items():
