@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from hashlib import sha256
 
 import torch
 from pytorch_lightning import LightningDataModule
@@ -39,6 +40,11 @@ class DeviceData(LightningDataModule):
         self.splits: dict[str, Split] = {}
         self.checksums: dict[str, str] = {}  # sha256 of each file that was read, by name
         self.tables: dict[str, Tensor] = {}  # of the vocabulary, for networks that ask for them
+
+    def noted(self, name: str, content: bytes) -> bytes:
+        """The content of a file that is read; its checksum goes into the record."""
+        self.checksums[name] = sha256(content).hexdigest()
+        return content
 
     @abstractmethod
     def load(self) -> dict[str, Split]:

@@ -4,7 +4,6 @@ Shapes: N sentences, T tokens of the longest, S tags.
 """
 
 from collections.abc import Collection, Sequence
-from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -130,23 +129,19 @@ class CoNLL2000(DeviceData):
     def _read(self, part: str) -> Sentences:
         data = data_set(TEXT)
         file = data.files[part]
-        content = self._noted(file.name, self.sources.read(data, file))
+        content = self.noted(file.name, self.sources.read(data, file))
         return read_sentences(content, where=file.name, tags=self.tags)
 
     def _vectors(self, wanted: Collection[str]) -> Vectors:
         if self.senna:
             paths = [senna_file(self.senna, name) for name in SENNA_FILES]
-            words, numbers = (self._noted(path.name, unpack(path)) for path in paths)
+            words, numbers = (self.noted(path.name, unpack(path)) for path in paths)
             return read_senna(words, numbers, wanted, self.num_dims)
         data = data_set(VECTORS)
         file = data.files["vectors"]
         content = unpack(self.vectors) if self.vectors else self.sources.read(data, file)
         name = self.vectors.name if self.vectors else file.name
-        return read_vectors(self._noted(name, content), wanted, self.num_dims, where=name)
-
-    def _noted(self, name: str, content: bytes) -> bytes:
-        self.checksums[name] = sha256(content).hexdigest()
-        return content
+        return read_vectors(self.noted(name, content), wanted, self.num_dims, where=name)
 
     def _check_sizes(self, num_pos: int, num_characters: int) -> None:
         found = {

@@ -3,7 +3,6 @@
 Shapes: N rows, D features, L labels.
 """
 
-from hashlib import sha256
 from pathlib import Path
 from typing import Literal
 
@@ -164,15 +163,12 @@ class MultiLabelData(DeviceData):
                 f"{self.dataset} has no table of folds. Set split: files, or give ten files with fold_folder."
             )
         content = self.sources.read(data, data.files["folds"])
-        self._note("folds10.csv", content)
+        self.noted("folds10.csv", content)
         return read_fold_table(content, lengths, f"{data.name}/folds10.csv")
 
     def _read(self, name: str, content: bytes) -> ArffTable:
-        self._note(name, content)
+        self.noted(name, content)
         return read_arff(content, where=name, num_labels=self.num_labels)
-
-    def _note(self, name: str, content: bytes) -> None:
-        self.checksums[name] = sha256(content).hexdigest()
 
     def _check_sizes(self, num_features: int, num_labels: int) -> None:
         found, told = (num_features, num_labels), (self.num_features, self.num_labels)

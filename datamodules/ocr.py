@@ -83,8 +83,7 @@ class OCRLetters(DeviceData):
         """Read the letters, compare their numbers with the configuration, pad the words and part them."""
         data = data_set(NAME)
         file = data.files["train"]
-        content = self.sources.read(data, file)
-        self.checksums[file.name] = sha256(content).hexdigest()
+        content = self.noted(file.name, self.sources.read(data, file))
         words = read_letters(content, where=file.name)
         self._check(words, file.reads_as)
         groups = words.folds if self.protocol == "folds" else word_groups(words, self.split_seed)
