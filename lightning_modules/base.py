@@ -13,7 +13,6 @@ from pytorch_lightning.cli import LRSchedulerCallable, ReduceLROnPlateau
 from pytorch_lightning.core.optimizer import LightningOptimizer
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
 from torchmetrics import Metric
 
 from datamodules.batches import Batch
@@ -174,10 +173,14 @@ class Scheme(pl.LightningModule):
         if choose is not None:
             choose()
         self._report("val")
-        schedule = self.lr_schedulers()
+        schedules = self.lr_schedulers()
+        if schedules is None:
+            return
+        listed = schedules if isinstance(schedules, list) else [schedules]
+        schedule = listed[self.scheduled().index(self.main)]
         if isinstance(schedule, ReduceLROnPlateau):
             schedule.step(self.trainer.callback_metrics[schedule.monitor])
-        elif isinstance(schedule, LRScheduler):
+        else:
             schedule.step()
 
     def on_test_epoch_start(self) -> None:

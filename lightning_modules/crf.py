@@ -26,7 +26,6 @@ class ChainScheme(Scheme):
     def __init__(self, energy: ChainEnergy, criterion: Criterion, **scheme: Any) -> None:
         super().__init__(**scheme)
         self.energy, self.criterion = energy, criterion
-        self.curves: dict[str, list[float]] = {}
         self._ratios: list[Tensor] = []
 
     def potentials(self, batch: Batch) -> ChainPotentials:
@@ -51,13 +50,3 @@ class ChainScheme(Scheme):
         self.note("ratio", *torch.stack([piece.mean() for piece in pieces if len(piece)]).tolist())
         self._ratios = []
         super().on_train_epoch_end()
-
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Keep the curves too."""
-        super().on_save_checkpoint(checkpoint)
-        checkpoint["scheme_curves"] = {name: list(values) for name, values in self.curves.items()}
-
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Go on where the checkpoint was written."""
-        super().on_load_checkpoint(checkpoint)
-        self.curves = {name: list(values) for name, values in checkpoint["scheme_curves"].items()}

@@ -6,7 +6,7 @@ from typing import Any, Literal
 import torch
 from pytorch_lightning import Callback, LightningModule, Trainer
 from pytorch_lightning.callbacks import EarlyStopping
-from pytorch_lightning.cli import OptimizerCallable, ReduceLROnPlateau
+from pytorch_lightning.cli import OptimizerCallable
 from pytorch_lightning.utilities.rank_zero import rank_zero_warn
 from torch import Tensor
 from torch.optim import Optimizer
@@ -147,17 +147,6 @@ class CRFStage(ChainScheme):
         """The phase after this one, if there is one."""
         after = self.phases[self.phases.index(self.main) + 1 :]
         return after[0] if after else None
-
-    def on_validation_epoch_end(self) -> None:
-        """Log the scores; move the learning rate of this phase on (Scheme does, where it is the only one)."""
-        super().on_validation_epoch_end()
-        schedules = self.lr_schedulers()
-        if isinstance(schedules, list) and schedules:
-            schedule = schedules[self.phases.index(self.main)]
-            if isinstance(schedule, ReduceLROnPlateau):
-                schedule.step(self.trainer.callback_metrics[schedule.monitor])
-            else:
-                schedule.step()
 
     def on_train_epoch_end(self) -> None:
         """Log the phase; see ChainScheme."""
