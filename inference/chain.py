@@ -10,9 +10,9 @@ space. Each function takes `path`:
     compiled   numba, on a CPU (`pip install structured-prediction-suite[fast]`)
     triton     on a CUDA device
 
-STRUCTURED_KERNELS=off in the environment makes `auto` choose among the first two. Sums have first and second
-derivatives on every path, the others on the reference path, whatever `path` says. Scores of float16 and
-bfloat16 are read as such; state and results are float32. Empty sequences give 0.
+STRUCTURED_KERNELS=off in the environment lets `auto` choose among reference and fused only. Sums have first
+and second derivatives on every path, the others on the reference path, whatever `path` says. Scores of
+float16 and bfloat16 are read as such; state and results are float32. Empty sequences give 0.
 
 Every function raises ValueError where a score is NaN or +inf (it names the place) and where constraints
 leave a sequence without any answer; `nll` also where they forbid the gold tags.
