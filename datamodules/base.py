@@ -30,13 +30,16 @@ class Split:
 class DeviceData(LightningDataModule):
     """Three splits as tensors on the device, cut into batches of (seed, epoch).
 
+    With `pool` above 1 the training sentences of a batch are of similar lengths: see Batches.
+
     Under several processes each trains on its share of every permutation. Validation and test are not shared
     out: each process sees all of it, so that the numbers are those of one process.
     """
 
-    def __init__(self, *, batch_size: int, eval_batch_size: int, seed: int) -> None:
+    def __init__(self, *, batch_size: int, eval_batch_size: int, seed: int, pool: int = 1) -> None:
         super().__init__()
         self.batch_size, self.eval_batch_size, self.seed = batch_size, eval_batch_size, seed
+        self.pool = pool
         self.splits: dict[str, Split] = {}
         self.checksums: dict[str, str] = {}  # sha256 of each file that was read, by name
         self.tables: dict[str, Tensor] = {}  # of the vocabulary, for networks that ask for them
@@ -76,14 +79,15 @@ class DeviceData(LightningDataModule):
             seed=self.seed,
             rank=rank,
             world_size=world_size,
+            pool=self.pool,
         )
 
     def val_dataloader(self) -> Batches:
-        """The validation split in its own order."""
+        """The validation split in a fixed order."""
         return self._in_order("validation")
 
     def test_dataloader(self) -> Batches:
-        """The test split in its own order."""
+        """The test split in a fixed order."""
         return self._in_order("test")
 
     def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:

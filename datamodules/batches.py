@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from datamodules.errors import DataMismatch
+
 
 @dataclass(frozen=True, slots=True)
 class Batch:
@@ -31,12 +33,22 @@ class Batches:
     """Slices of one permutation of a split, drawn anew each epoch from (seed, epoch).
 
     The order depends on nothing else, so a run that resumes at the start of an epoch sees the batches an
-    unbroken run would have seen. `seed=None` keeps the order of the split. Answers may be stored in a
+    unbroken run would have seen. `seed=None`, for evaluation, keeps the order of the split, or goes from the
+    shortest example to the longest where there is a mask. Answers may be stored in a
     narrow type; a batch holds them as float32. With a mask (N, T) answers, and inputs (N, T, ...), of a batch
     are cut to its longest example.
 
-    With several processes each takes every `world_size`-th example, from the same permutation; the tail
-    that does not divide is dropped in training, and evaluation is meant for one process.
+    With `pool` above 1 little is padded: that many batches at a time are taken from the permutation, their
+    examples sorted by length (ties stay as drawn) and cut into batches anew, and the order of all batches of
+    the epoch is drawn last. So the batches are as random as before, but for the company an example is in.
+    It takes a mask and a seed.
+
+    With several processes each takes every `world_size`-th example of what all together take in one step,
+    from the same permutation; the tail that does not divide is dropped in training, and evaluation is meant
+    for one process.
+
+    Raises:
+        DataMismatch: a pool that is no positive number, or without the mask and the seed it needs.
     """
 
     batch_sampler = None  # Lightning asks for one wherever there is a sampler
@@ -51,8 +63,13 @@ class Batches:
         rank: int = 0,
         world_size: int = 1,
         mask: Tensor | None = None,
+        pool: int = 1,
     ) -> None:
-        self.x, self.y, self.mask = x, y, mask
+        if pool < 1 or (pool > 1 and (mask is None or seed is None)):
+            raise DataMismatch(
+                f"A pool of {pool} batches: give 1, or a larger number for sentences in a drawn order."
+            )
+        self.x, self.y, self.mask, self.pool = x, y, mask, pool
         self.lengths = None if mask is None else _lengths(mask)
         self.batch_size, self.seed = batch_size, seed
         self.rank, self.world_size = rank, world_size
@@ -71,9 +88,8 @@ class Batches:
         return -(-(len(self.x) // self.world_size) // self.batch_size)
 
     def __iter__(self) -> Iterator[Batch]:
-        order = self._order()
-        for start in range(0, len(order), self.batch_size):
-            yield self.rows(order[start : start + self.batch_size])
+        for step in self._steps():
+            yield self.rows(step[self.rank :: self.world_size])
 
     def rows(self, rows: Tensor) -> Batch:
         """The batch of some examples, given by their indices on the CPU."""
@@ -85,14 +101,26 @@ class Batches:
         x = self.x[:, :longest] if self.x.shape[:2] == self.mask.shape else self.x
         return Batch(x[here], y.to(torch.float32), mask)
 
-    def _order(self) -> Tensor:
+    def _steps(self) -> list[Tensor]:
+        """The examples that all processes together take in each step, in the order of this epoch."""
+        share = len(self.x) // self.world_size * self.world_size
+        at_once = self.batch_size * self.world_size
         if self.seed is None:
-            order = torch.arange(len(self.x))
-        else:
-            generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.epoch)
-            order = torch.randperm(len(self.x), generator=generator)
-        share = len(order) // self.world_size * self.world_size
-        return order[self.rank : share : self.world_size]
+            order = torch.arange(len(self.x)) if self.lengths is None else self.lengths.argsort(stable=True)
+            return _cut(order[:share], at_once)
+        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.epoch)
+        order = torch.randperm(len(self.x), generator=generator)[:share]
+        if self.pool == 1:
+            return _cut(order, at_once)
+        assert self.lengths is not None
+        pools = _cut(order, at_once * self.pool)
+        ranked = [pool[self.lengths[pool].argsort(stable=True)] for pool in pools]
+        steps = [step for pool in ranked for step in _cut(pool, at_once)]
+        return [steps[place] for place in torch.randperm(len(steps), generator=generator).tolist()]
+
+
+def _cut(rows: Tensor, size: int) -> list[Tensor]:
+    return [rows[start : start + size] for start in range(0, len(rows), size)]
 
 
 def _lengths(mask: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """The data sets this suite knows, read from sets.yaml. Needs no torch, so that sets are listed in no time."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
@@ -42,7 +42,10 @@ class Package:
 
 @dataclass(frozen=True)
 class DataSet:
-    """The files of a set by part: train, validation, test, folds (which row is in which of ten), vectors."""
+    """The files of a set by part: train, validation, test, folds (which row is in which of ten), vectors.
+
+    Where a part comes in several files, the others have names of their own.
+    """
 
     name: str
     task: str
@@ -56,6 +59,10 @@ class DataSet:
     def size(self) -> int:
         """Bytes of all its files, unpacked."""
         return sum(file.size for file in self.files.values())
+
+    def only(self, *parts: str) -> "DataSet":
+        """The same set for one who needs these parts alone."""
+        return replace(self, files={part: self.files[part] for part in parts})
 
 
 @cache

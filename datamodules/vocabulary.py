@@ -3,7 +3,7 @@
 Shapes: V word ids, R rows of vectors, C characters of the longest word, D numbers of a vector.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -31,28 +31,49 @@ def normalised(word: str) -> str:
     return word.lower().translate(DIGITS)
 
 
-def word_tables(words: Ids, characters: Ids, vectors: Vectors, num_dims: int) -> dict[str, Tensor]:
+def word_tables(
+    words: Ids,
+    characters: Ids,
+    vectors: Vectors,
+    num_dims: int,
+    *,
+    form: Callable[[str], str] = normalised,
+    unknown: np.ndarray | None = None,
+    longest: int | None = None,
+) -> dict[str, Tensor]:
     """What a network needs to know of each word, by its id.
 
-    Each spelling has an id of its own, so that its letters can be read. Spellings that are normalised alike
-    share a row of vectors; those that nobody trained a vector for share row 1, which is there to be learned.
+    Each spelling has an id of its own, so that its letters can be read. Spellings of one form share a row of
+    vectors; those that nobody trained a vector for share row 1, which is there to be learned.
     The number of rows depends on the words only, not on who trained the vectors.
+
+    Args:
+        words: the id of each spelling.
+        characters: the id of each character.
+        vectors: by form.
+        num_dims: D.
+        form: what a word is looked up as.
+        unknown: where row 1 starts from; left out, 0.
+        longest: words are spelled up to so many characters; left out, to their end.
 
     Returns:
         characters (V, C): ids of the characters of each word, 0 behind its end; a word without an id has the
-        one character 1. rows (V,): each word's row of vectors. vectors (R, D): row 0 is padding; row 1 starts
-        from 0, and so does each form without a vector, whose row nobody uses.
+        one character 1. rows (V,): each word's row of vectors. vectors (R, D): row 0 is padding; a form
+        without a vector has a row of 0, which nobody uses.
     """
-    forms = numbered(map(normalised, words))
+    forms = numbered(map(form, words))
     table = np.zeros((len(forms) + 2, num_dims), np.float32)
-    for form in forms.keys() & vectors.keys():
-        table[forms[form]] = vectors[form]
+    if unknown is not None:
+        table[UNKNOWN] = unknown
+    for known in forms.keys() & vectors.keys():
+        table[forms[known]] = vectors[known]
     rows = [PADDING, UNKNOWN]
-    rows += [forms[form] if form in vectors else UNKNOWN for form in map(normalised, words)]
-    spelled = np.zeros((len(words) + 2, max(map(len, words), default=1)), np.int64)
+    rows += [forms[known] if known in vectors else UNKNOWN for known in map(form, words)]
+    spelled = np.zeros((len(words) + 2, max((len(word[:longest]) for word in words), default=1)), np.int64)
     spelled[UNKNOWN, 0] = UNKNOWN
     for word, number in words.items():
-        spelled[number, : len(word)] = [characters.get(character, UNKNOWN) for character in word]
+        letters = [characters.get(character, UNKNOWN) for character in word[:longest]]
+        spelled[number, : len(letters)] = letters
     return {
         "characters": torch.from_numpy(spelled),
         "rows": torch.tensor(rows),
@@ -60,8 +81,10 @@ def word_tables(words: Ids, characters: Ids, vectors: Vectors, num_dims: int) ->
     }
 
 
-def read_vectors(content: bytes, wanted: Collection[str], num_dims: int, *, where: str) -> Vectors:
-    """Vectors of the words wanted, from lines of a word and its numbers between blanks (GloVe, word2vec).
+def read_vectors(content: bytes, wanted: Collection[str] | None, num_dims: int, *, where: str) -> Vectors:
+    """Vectors of the words wanted (None: of all), from lines of a word and its numbers between blanks.
+
+    So GloVe and word2vec have them as text.
 
     Raises:
         FormatError: with the line: another number of values than `num_dims`, or what is no finite number.
@@ -107,7 +130,7 @@ def senna_file(folder: Path, name: str) -> Path:
 def _pick(
     names: list[bytes],
     numbers: list[bytes],
-    wanted: Collection[str],
+    wanted: Collection[str] | None,
     num_dims: int,
     *,
     where: str,
@@ -117,7 +140,7 @@ def _pick(
     for index in range(first, len(names)):
         if numbers[index].count(b" ") != num_dims - 1 and (names[index] or numbers[index]):
             _check(numbers[index], num_dims, f"{where}, line {index + 1}")
-    sought = {word.encode() for word in wanted}
+    sought = {word.encode() for word in wanted} if wanted is not None else set(names) - {b""}
     found = {names[index]: index for index in range(len(names) - 1, first - 1, -1) if names[index] in sought}
     cells = b" ".join(numbers[index] for index in found.values()).split()
     try:

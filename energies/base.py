@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
+OfAnswer = Callable[[Tensor], Tensor]
 Slope = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
@@ -24,18 +25,28 @@ class Energy(nn.Module):
     def forward(self, x: Float[Tensor, "B *_"], y: Shaped[Tensor, "..."]) -> Float[Tensor, "..."]:
         """The energy of each answer."""
 
+    def given(self, x: Tensor) -> OfAnswer:
+        """A function from y to E with the input fixed: `forward` in halves, for many answers one by one.
+
+        What depends on x alone is computed here, once, where an energy overrides this: one dropout mask for
+        all answers. Gradients reach y, and the parameters that ask for them; what is computed here is a
+        constant if this is called without gradients.
+        """
+        return lambda y: self(x, y)
+
     def slope(self, x: Tensor) -> Slope:
         """A function from y to (E, dE/dy) with the input fixed, for procedures that search y.
 
-        This one differentiates `forward`; an energy with a closed form overrides it, so that what depends on
-        x alone is computed once a search, with one dropout mask where dropout is on; this one draws a mask
-        each time. No gradient reaches the parameters.
+        This one differentiates what `given` returns; an energy with a closed form overrides it. No gradient
+        reaches the parameters.
         """
+        with torch.no_grad():
+            given = self.given(x)
 
         def value_and_gradient(y: Tensor) -> tuple[Tensor, Tensor]:
             with torch.enable_grad():
                 y = y.detach().requires_grad_()
-                energy = self(x, y)
+                energy = given(y)
                 (gradient,) = torch.autograd.grad(energy.sum(), y)
             return energy.detach(), gradient
 
@@ -50,7 +61,12 @@ class SumEnergy(Energy):
         self.local, self.joint = local, joint
 
     def forward(self, x: Float[Tensor, "B *_"], y: Shaped[Tensor, "..."]) -> Float[Tensor, "..."]:
-        return self.local(x, y) + self.joint(x, y)
+        return self.given(x)(y)
+
+    def given(self, x: Tensor) -> OfAnswer:
+        """The terms' own, added."""
+        local, joint = self.local.given(x), self.joint.given(x)
+        return lambda y: local(y) + joint(y)
 
     def slope(self, x: Tensor) -> Slope:
         """The terms' own slopes, added."""

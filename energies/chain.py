@@ -1,35 +1,61 @@
-"""The linear chain: a network scores each position, a table scores neighbours.   [Scaling eq. 1, §4]"""
+"""The linear chain: a network scores each position, a table scores neighbours.
+
+[Scaling eq. 1, §4; InfNet+ eq. 7]
+"""
 
 import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
-from energies.base import Energy
+from energies.base import Energy, OfAnswer
+from energies.padding import real_positions
 from energies.potentials import ChainPotentials
 
 
 class ChainEnergy(Energy):
-    """E(x, y) = - sum_t net(x)_t(y_t) - sum_t W(y_t, y_t+1).
+    """E(x, y) = - sum_t net(x)_t . y_t - sum_t y_t W y_t+1.
 
-    `net` maps inputs (B, T, ...) to scores (B, T, S). W is normal with deviation `pairwise_std`; with `ends`
-    the first and the last tag have scores of their own, which begin at 0.
+    `net` maps inputs (B, T, ...) to scores (B, T, S). W is normal with deviation `pairwise_std`, or uniform
+    in +-`pairwise_range` where that is given. With `ends` the first and the last tag of a sentence have
+    scores of their own, drawn like W: its start row and end column.   [InfNet code]
 
     Shapes:
         x: (B, T, ...).   y: (..., B, T, S), relaxed or one-hot, zero where padded.   returns: (..., B).
     """
 
-    def __init__(self, net: nn.Module, num_tags: int, pairwise_std: float = 1.0, ends: bool = False) -> None:
+    def __init__(
+        self,
+        net: nn.Module,
+        num_tags: int,
+        pairwise_std: float = 1.0,
+        ends: bool = False,
+        *,
+        pairwise_range: float | None = None,
+    ) -> None:
         super().__init__()
+
+        def draw(*shape: int) -> nn.Parameter:
+            if pairwise_range is None:
+                return nn.Parameter(pairwise_std * torch.randn(shape))
+            return nn.Parameter(torch.empty(shape).uniform_(-pairwise_range, pairwise_range))
+
         self.net = net
-        self.pairwise = nn.Parameter(pairwise_std * torch.randn(num_tags, num_tags))  # W
-        self.start = nn.Parameter(torch.zeros(num_tags)) if ends else None
-        self.end = nn.Parameter(torch.zeros(num_tags)) if ends else None
+        self.pairwise = draw(num_tags, num_tags)  # W
+        self.start = draw(num_tags) if ends else None
+        self.end = draw(num_tags) if ends else None
 
     def forward(self, x: Shaped[Tensor, "B *_"], y: Shaped[Tensor, "... B T S"]) -> Float[Tensor, "... B"]:
-        mask = None
-        if self.end is not None:  # the answer shows where the chain ends: it is zero where padded
-            mask = (y != 0).any(-1).reshape(-1, *y.shape[-3:-1]).any(0)
-        return -self.potentials(x, mask).score(y)
+        return self.given(x)(y)
+
+    def given(self, x: Tensor) -> OfAnswer:
+        """The network's scores are computed once."""
+        unary = self.net(x)
+
+        def energy(y: Tensor) -> Tensor:
+            mask = None if self.end is None else real_positions(y)  # where a chain ends, its answer shows
+            return -self._over(unary, mask).score(y)
+
+        return energy
 
     def potentials(self, x: Shaped[Tensor, "B *_"], mask: Tensor | None) -> ChainPotentials:
         """The scores of a batch.
@@ -37,4 +63,7 @@ class ChainEnergy(Energy):
         Shapes:
             x: (B, T, ...).   mask: (B, T) bool, or None where every position is real.
         """
-        return ChainPotentials(self.net(x), self.pairwise, mask, self.start, self.end)
+        return self._over(self.net(x), mask)
+
+    def _over(self, unary: Tensor, mask: Tensor | None) -> ChainPotentials:
+        return ChainPotentials(unary, self.pairwise, mask, self.start, self.end)

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
-from energies.base import Energy, Slope
+from energies.base import Energy, OfAnswer, Slope
 from energies.sets import sum_potentials, sum_rows
 
 
@@ -23,7 +23,12 @@ class LocalEnergy(Energy):
         self.net = net
 
     def forward(self, x: Float[Tensor, "B D"], y: Shaped[Tensor, "... B L"]) -> Float[Tensor, "... B"]:
-        return -sum_potentials(self.net(x), y)
+        return self.given(x)(y)
+
+    def given(self, x: Tensor) -> OfAnswer:
+        """The potentials are computed once."""
+        potentials = self.net(x)
+        return lambda y: -sum_potentials(potentials, y)
 
     def slope(self, x: Tensor) -> Slope:
         """dE/dy = -net(x), computed once; one dropout mask a search where dropout is on."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
@@ -116,9 +117,10 @@ class ChainPotentials:
         return score
 
     def _relaxed_score(self, y: Float[Tensor, "... B T S"]) -> Float[Tensor, "... B"]:
-        real = self.real()
-        y = y * real.unsqueeze(-1)
-        unary = self.unary.masked_fill(~real.unsqueeze(-1), 0)
+        unary = self._with_ends()
+        if self.mask is not None:
+            hidden = ~self.mask.unsqueeze(-1)
+            unary, y = unary.masked_fill(hidden, 0), y.masked_fill(hidden, 0)
         score = torch.einsum("bts,...bts->...b", unary, y)
         before, after = y[..., :-1, :], y[..., 1:, :]
         step = (
@@ -126,13 +128,18 @@ class ChainPotentials:
             if self.pairwise.dim() > 2
             else before @ self.pairwise
         )
-        score = score + (step * after).sum((-2, -1))
-        if self.start is not None and real.shape[1]:
-            score = score + y[..., 0, :] @ self.start
-        if self.end is not None and real.shape[1]:
-            last = real & (real.sum(-1, keepdim=True) - 1 == torch.arange(real.shape[1], device=real.device))
-            score = score + (y * last.unsqueeze(-1)).sum(-2) @ self.end
-        return score
+        return score + (step * after).sum((-2, -1))
+
+    def _with_ends(self) -> Float[Tensor, "B T S"]:
+        """The unaries with start and end scores in them, where padding stands at the tail."""
+        unary, real = self.unary, self.real()
+        if self.start is not None:
+            first = real & ~F.pad(real[:, :-1], (1, 0))
+            unary = unary + first.unsqueeze(-1) * self.start
+        if self.end is not None:
+            last = real & ~F.pad(real[:, 1:], (0, 1))
+            unary = unary + last.unsqueeze(-1) * self.end
+        return unary
 
     def real(self) -> Tensor:
         """The mask, made where there is none, (B, T)."""

@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from energies.base import Energy, Slope
+from energies.base import Energy, OfAnswer, Slope
 from energies.mlc import LabelMixEnergy
 from networks.mlp import MLP, reset_linear
 from networks.pretrained import load_part
@@ -22,6 +22,10 @@ class PretrainedEnergy(Energy):
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         return self.energy(x, y)
+
+    def given(self, x: Tensor) -> OfAnswer:
+        """As the energy itself has it."""
+        return self.energy.given(x)
 
     def slope(self, x: Tensor) -> Slope:
         """The slope of the energy itself."""

@@ -9,7 +9,7 @@ have the same shape, (B, L), (B, T, S) or (B, H, W); "..." stands for leading sa
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import torch
 import torch.nn.functional as F
@@ -177,12 +177,17 @@ class PixelMasks(_Binary):
 class TagSequences(AnswerSpace):
     """One tag a position: y one-hot (B, T, S), relaxed to a simplex at each position, all zero where padded.
 
-    Supervision is the cross-entropy averaged over the real positions of a sequence; quality is the expected
-    share of right tags, cost its complement. An empty sequence has quality 1.
+    Quality is the expected share of right tags; an empty sequence has quality 1. Supervision and cost are the
+    cross-entropy and the complement of the quality, means over the real positions of a sequence.
+
+    With `reduction: sum` they are sums: supervision is the summed cross-entropy, cost the L1 distance of the
+    tables, 2 for each wrong tag: Delta = sum_t |guess_t - y_t| = 2 (T - sum_t guess_t . y_t), in [0, 2T].
+    [InfNet+ §2, eqs. 3, 4]
     """
 
     num_tags: int
     mask: Tensor | None = None  # (B, T) bool, True is real; bound by `over`
+    reduction: Literal["mean", "sum"] | None = None  # None, by which older runs keep their names, is the mean
 
     def over(self, mask: Tensor | None) -> Self:
         return replace(self, mask=mask)
@@ -208,9 +213,12 @@ class TagSequences(AnswerSpace):
         return self._hide(F.one_hot(relaxed.argmax(-1), self.num_tags).to(relaxed.dtype))
 
     def supervise(self, logits: Tensor, y: Tensor) -> Tensor:
-        return -(self._hide(logits.log_softmax(-1)) * y).sum((-2, -1)) / self._length()
+        summed = -(self._hide(logits.log_softmax(-1)) * y).sum((-2, -1))
+        return summed if self.reduction == "sum" else summed / self._length()
 
     def cost(self, guess: Tensor, y: Tensor) -> Tensor:
+        if self.reduction == "sum":
+            return 2 * (self.real.sum(-1) - (guess * y).sum((-2, -1)))
         return 1 - self.quality(guess, y)
 
     def quality(self, guess: Tensor, y: Tensor) -> Tensor:

@@ -56,9 +56,11 @@ class TrainCLI(LightningCLI):
         return super().init_parser(**kwargs)
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Where the run's files go; a config file refers to it as ${run_dir}."""
+        """Where the run's files go, and what files refer to as ${run_dir} and ${net}."""
         default = self.run_dir or by_hand_folder(self.given)
         parser.add_argument("--run_dir", type=str, default=default, help="folder of this run's files")
+        told = "a network that the scheme's file puts in one or more places, as ${net}"
+        parser.add_argument("--net", type=dict[str, Any] | None, help=told)
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Args) -> None:
         """Parse; a fault becomes one message with near matches."""
@@ -87,7 +89,7 @@ class TrainCLI(LightningCLI):
     def resolved(self) -> dict[str, Any]:
         """The whole config, defaults written out, references resolved."""
         text = self.parser.dump(self.config, format="json", skip_unset=False, skip_validation=True)
-        return {key: value for key, value in json.loads(text).items() if key != "config"}
+        return {key: value for key, value in json.loads(text).items() if key not in ("config", "net")}
 
 
 class ParseOnly(TrainCLI):

@@ -1,6 +1,7 @@
 """Fit, test the best checkpoint, return the record: one run in this process, by hand or from a table."""
 
 import math
+import statistics
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,7 +13,7 @@ import yaml
 
 from experiments import record, store
 from experiments.cli import TrainCLI
-from experiments.epochs import Tell, read_rows
+from experiments.epochs import Tell, best_so_far, read_rows
 from experiments.errors import UserError
 from experiments.identity import Tree
 
@@ -32,23 +33,28 @@ def fit_and_test(
     best = folder / "checkpoints" / "best.ckpt"
     if not best.exists():
         raise RunError(f"no checkpoint in {best.parent}: training ended before its first epoch did.")
-    chosen = _load(best)["epoch"]
+    chosen = _load(best)
     began = time.monotonic()
     scores = cli.trainer.test(
         cli.model, datamodule=cli.datamodule, ckpt_path=str(best), weights_only=True, verbose=False
     )
     inference = time.monotonic() - began
     steps = getattr(cli.model, "steps", None)
+    rows, sizes = read_rows(folder), getattr(cli.model, "sizes", None)
+    monitor = best_so_far(cli.trainer)[0]
     return facts | {
-        "metrics": _metrics(read_rows(folder), chosen, scores),
+        "metrics": _metrics(rows, chosen["epoch"], scores),
         "epochs": kept.get("epoch", -1) + 1,
-        "best_epoch": chosen,
+        "best_epoch": chosen["epoch"],
         "stopped": kept.get("training_ended", ""),
         "seconds": round(_seconds(kept), 2),
         "inference_seconds": round(inference, 3),
         **record.peak_memory(),
         "updates": dict(kept.get("scheme_steps") or (steps if isinstance(steps, dict) else {})),
-        **({"curves": curves} if (curves := kept.get("scheme_curves")) else {}),
+        **(sizes() if callable(sizes) else {}),
+        "train_examples_per_second": _median(rows, "train/examples_per_second"),
+        "curves": {monitor: _column(rows, monitor)} | kept.get("scheme_curves", {}),
+        **({"findings": findings} if (findings := chosen.get("scheme_findings")) else {}),
         "data": dict(getattr(cli.datamodule, "checksums", {})),
         "versions": record.versions(),
         **record.device(str(cli.trainer.strategy.root_device)),
@@ -108,6 +114,16 @@ def _metrics(
             raise RunError(f"{name} is {value}: the run diverged, or the metric is undefined on this data.")
         found[name] = value
     return found
+
+
+def _column(rows: list[dict[str, Any]], name: str) -> list[float]:
+    """A number of each epoch that has it, to six digits."""
+    return [float(f"{float(row[name]):.6g}") for row in rows if row.get(name)]
+
+
+def _median(rows: list[dict[str, Any]], name: str) -> float | None:
+    values = _column(rows, name)
+    return statistics.median(values) if values else None
 
 
 def _seconds(kept: dict[str, Any]) -> float:

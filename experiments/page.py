@@ -7,8 +7,9 @@ from rich.console import Console
 
 from experiments import plots, store, words
 from experiments.render import show
-from experiments.spec import Table, read_table
+from experiments.spec import read_table
 from experiments.summary import Cell, Summary, summarise
+from experiments.table import Changes, Table
 
 
 def collect(name: str, console: Console) -> int:
@@ -56,6 +57,7 @@ def markdown(summary: Summary) -> str:
         *(f"## {_plain(other.table.title)}\n\n{grid(other, marks)}" for other in summary.measures),
         *map(_plain, words.ratios(summary)),
         *_figures(summary),
+        *(_changes(changes, summary) for changes in table.changes),
         _claims(summary),
         _listed("Footnotes", [f"({i}) {_plain(note)}" for i, note in enumerate(notes, start=1)]),
         _listed("Notes", [_plain(note) for note in table.notes]),
@@ -107,6 +109,16 @@ def _figures(summary: Summary) -> list[str]:
     table = summary.table
     files = [(figure.title, plots.figure_file(table.name, figure.name, "png")) for figure in table.figures]
     return [f"![{_plain(title)}]({path.name})" for title, path in files if path.exists()]
+
+
+def _changes(changes: Changes, summary: Summary) -> str:
+    """What one answer has where another is right: how often, a mean over seeds."""
+    counts, seeds = summary.changes(changes)
+    if not seeds:
+        return ""
+    lines = ["| right | changed to | times a seed |", "| --- | --- | ---: |"]
+    lines += [f"| {_plain(a)} | {_plain(b)} | {times:.1f} |" for (a, b), times in counts.items()]
+    return "\n".join([f"## {_plain(changes.title)}", "", *lines])
 
 
 def _listed(title: str, lines: list[str]) -> str:

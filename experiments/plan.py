@@ -8,7 +8,7 @@ from typing import Any
 from experiments import compose, identity, store
 from experiments.errors import ConfigError
 from experiments.order import in_order
-from experiments.spec import Table
+from experiments.table import Table
 
 Parse = Callable[[list[compose.Layers]], list[compose.Composed]]  # many cells at once, elsewhere
 Missing = Callable[[dict[str, dict[str, Any]]], dict[str, str]]  # data configs by column -> reasons

@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from experiments import store
-from experiments.spec import Figure
 from experiments.summary import Summary, number
+from experiments.table import Figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 SIZE = (5.2, 3.4)  # inches
-SMOOTH = 5  # points of a curve that are averaged, as Scaling smooths its own
 RULES = ("--", ":", "-.")
 
 
@@ -74,22 +73,22 @@ def _sweep(axes: "Axes", figure: Figure, summary: Summary) -> bool:
 
 
 def _curves(axes: "Axes", figure: Figure, summary: Summary) -> bool:
-    """The curve of the first seed of each row; where its phases change, a dashed line."""
+    """A curve of each row, of one seed or all; where the phases of its first seed change, a dashed line."""
     drawn = False
-    for row in figure.rows:
-        record = next(_records(summary, row, figure.column), None)
-        values = (record or {}).get("curves", {}).get(figure.curve)
-        if not record or not values:
-            continue
-        epochs = number(record, "epochs") or 1
-        place = [(i + 0.5) * epochs / len(values) for i in range(len(values))]
-        axes.plot(place, _smooth(values), label=summary.table.rows[row].label)
-        phases = record["curves"].get("phase", [])
+    for index, row in enumerate(figure.rows):
+        found = [r for r in _records(summary, row, figure.column) if r.get("curves", {}).get(figure.curve)]
+        for record in found if figure.seeds == "all" else found[:1]:
+            values = record["curves"][figure.curve]
+            epochs = number(record, "epochs") or 1
+            place = [(i + 0.5) * epochs / len(values) for i in range(len(values))]
+            label = summary.table.rows[row].label if record is found[0] else None
+            axes.plot(place, _smooth(values, figure.smooth), color=f"C{index}", label=label)
+            drawn = True
+        phases = found[0]["curves"].get("phase", []) if found and figure.seeds == "first" else []
         for epoch in range(1, len(phases)):
             if phases[epoch] != phases[epoch - 1]:
                 axes.axvline(epoch, color="grey", linestyle="--", linewidth=0.8)
-        drawn = True
-    axes.set_yscale("log")
+    axes.set_yscale(figure.scale)
     return drawn
 
 
@@ -101,7 +100,7 @@ def _records(summary: Summary, row: str, column: str) -> Iterator[dict[str, Any]
     return iter(sorted(own, key=lambda r: r["seed"]))
 
 
-def _smooth(values: list[float]) -> list[float]:
+def _smooth(values: list[float], points: int) -> list[float]:
     """Each point the mean of those around it."""
-    half = SMOOTH // 2
+    half = points // 2
     return [statistics.fmean(values[max(0, i - half) : i + half + 1]) for i in range(len(values))]

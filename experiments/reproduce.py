@@ -14,7 +14,8 @@ from experiments.identity import difference
 from experiments.launch import Launch, adopt_finished
 from experiments.page import render, state_file
 from experiments.plan import Plan, Run, layers_of, make_plan
-from experiments.spec import Table, read_table, select
+from experiments.spec import read_table, select
+from experiments.table import Table
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ Everything a person can mistype in conf/tables/*.yaml is refused here, before an
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -13,15 +13,15 @@ import yaml
 
 from experiments.claims import Claim, ClaimError, read_claim
 from experiments.errors import TableError, near
+from experiments.table import TUNED, Changes, Column, Figure, Metric, Ratio, Row, Table
 
 Tree = Any  # what YAML gave
 
 TABLES = Path("conf/tables")
-TUNED = Path("conf/tuned")
 KEYS = {
     "table": (
         "title source metric measures seeds columns rows reported reported_runs claims notes figures "
-        "ratios tuned".split()
+        "ratios tuned changes".split()
     ),
     "metric": ["name", "scale", "digits", "better"],
     "measure": ["title", "metric", "reported"],
@@ -30,124 +30,11 @@ KEYS = {
     "claim": ["says", "holds", "on", "across"],
     "source": ["paper", "table", "figure"],
     "ratio": ["says", "of", "to", "reported"],
-    "figure": "name title kind column rows values lines curve x_label y_label label".split(),
+    "figure": (
+        "name title kind column rows values lines curve x_label y_label label scale seeds smooth".split()
+    ),
+    "changes": ["title", "row", "column"],
 }
-
-
-@dataclass(frozen=True)
-class Metric:
-    """What stands in the cells, how it is printed, and which way is good."""
-
-    name: str
-    scale: float = 1.0
-    digits: int = 2
-    better: str = "higher"
-
-
-@dataclass(frozen=True)
-class Column:
-    """A dataset, usually."""
-
-    name: str
-    label: str
-    config: tuple[str, ...] = ()
-    over: tuple[str, ...] = ()  # layers above the row's, for what every method has to be told here
-    note: str = ""
-    unavailable: str = ""
-    tuned: str = ""
-    instead_of: str = ""  # the column this one stands in for when its data cannot be had
-    metric: str = ""  # the name of another metric than the table's
-
-
-@dataclass(frozen=True)
-class Row:
-    """A method: its config layers, the rows whose checkpoints it needs, and where it applies."""
-
-    name: str
-    label: str
-    config: tuple[str, ...] = ()
-    needs: dict[str, str] = field(default_factory=dict)
-    tuned: str = ""
-    set: dict[str, Any] = field(default_factory=dict)
-    columns: tuple[str, ...] | None = None
-    note: str = ""
-
-    @property
-    def cited(self) -> bool:
-        """Numbers from a paper, nothing of ours to run."""
-        return not self.config
-
-
-@dataclass(frozen=True)
-class Ratio:
-    """How many times as much one row has as another, a mean over columns; the paper's number beside it."""
-
-    says: str
-    of: str
-    to: str
-    reported: float | None = None
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A figure drawn from a table's records: see `plots`.
-
-    `sweep` draws the metric of each row of `values` over its value, `curves` draws a curve of each of `rows`.
-    """
-
-    name: str
-    title: str
-    kind: str
-    column: str
-    rows: tuple[str, ...] = ()
-    values: dict[str, float] = field(default_factory=dict)
-    lines: tuple[str, ...] = ()
-    curve: str = ""
-    x_label: str = ""
-    y_label: str = ""
-    label: str = ""
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table of a paper."""
-
-    name: str
-    title: str
-    source: dict[str, Any]
-    metric: Metric
-    seeds: tuple[int, ...]
-    columns: dict[str, Column]
-    rows: dict[str, Row]
-    reported: dict[str, dict[str, tuple[float, float | None]]]
-    reported_runs: int | None
-    claims: tuple[Claim, ...]
-    notes: tuple[str, ...]
-    tuned: str = ""
-    measures: tuple["Table", ...] = ()  # the same cells seen through other metrics, such as time
-    figures: tuple[Figure, ...] = ()
-    ratios: tuple[Ratio, ...] = ()
-
-    def metric_name(self, column: str) -> str:
-        """What stands in the cells of a column."""
-        return self.columns[column].metric or self.metric.name
-
-    def has(self, row: str, column: str) -> bool:
-        """Whether this cell is one of ours to run; a column without config has only the paper's numbers."""
-        wanted = self.rows[row].columns
-        ours = not self.rows[row].cited and bool(self.columns[column].config)
-        return ours and (wanted is None or column in wanted)
-
-    def layers(self, row: str, column: str) -> tuple[str, ...]:
-        """The config files of a cell, left to right, the base layer excepted."""
-        folder = TUNED / (self.tuned or self.name) / (self.columns[column].tuned or column)
-        tuned = folder / f"{self.rows[row].tuned or row}.yaml"
-        return (
-            *self.columns[column].config,
-            *self.rows[row].config,
-            *self.columns[column].over,
-            *([str(tuned)] if tuned.exists() else []),
-        )
 
 
 def read_table(name: str) -> Table:
@@ -218,6 +105,9 @@ class _Reader:
             tuned=str(tree.get("tuned") or self.path.stem),
             ratios=tuple(self._ratio(i, t, rows) for i, t in enumerate(tree.get("ratios") or [])),
             figures=tuple(self._figure(i, t, rows, columns) for i, t in enumerate(tree.get("figures") or [])),
+            changes=tuple(
+                self._changes(i, t, rows, columns) for i, t in enumerate(tree.get("changes") or [])
+            ),
         )
         measures = (self._measure(i, t, table) for i, t in enumerate(tree.get("measures") or []))
         return replace(table, measures=tuple(measures))
@@ -242,6 +132,7 @@ class _Reader:
             reported=self._reported(tree.get("reported") or {}, table.rows, table.columns),
             claims=(),
             figures=(),
+            changes=(),
             ratios=(),
         )
 
@@ -261,11 +152,23 @@ class _Reader:
         for key in ("name", "title", "kind", "column"):
             if key not in tree:
                 self._fail(f"{place}.{key} is missing.")
-        self._known(f"{place}.kind", "kind of figure", tree["kind"], ("sweep", "curves"))
+        choices = {"kind": ("sweep", "curves"), "scale": ("log", "linear"), "seeds": ("first", "all")}
+        for key, known in choices.items():
+            self._known(f"{place}.{key}", f"{key} of figure", tree.get(key, known[0]), known)
         self._known(f"{place}.column", "column", tree["column"], columns)
         for row in (*tree.get("rows", ()), *tree.get("values", ()), *tree.get("lines", ())):
             self._known(place, "row", row, rows)
         return Figure(**tree)
+
+    def _changes(self, index: int, tree: Tree, rows: dict[str, Row], columns: dict[str, Column]) -> Changes:
+        place = f"changes[{index}]"
+        tree = self._keys("changes", place, tree)
+        for key, options in (("title", None), ("row", rows), ("column", columns)):
+            if key not in tree:
+                self._fail(f"{place}.{key} is missing.")
+            if options is not None:
+                self._known(f"{place}.{key}", key, tree[key], options)
+        return Changes(**tree)
 
     def _column(self, name: str, tree: Tree) -> Column:
         tree = self._keys("column", f"columns.{name}", tree)

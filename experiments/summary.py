@@ -11,9 +11,10 @@ from typing import Any
 
 from experiments import store
 from experiments.claims import Claim, holds
-from experiments.spec import Column, Ratio, Table
+from experiments.table import Changes, Column, Ratio, Table
 
 NOT_YET = "not yet"
+MOST = 15  # changes that a page lists
 ENOUGH = 3  # runs on both sides before a difference is tested
 
 
@@ -92,6 +93,20 @@ class Summary:
         pairs = [(self.cells[ratio.of, c].ours, self.cells[ratio.to, c].ours) for c in self.columns]
         found = [above.mean / below.mean for above, below in pairs if above and below and below.mean]
         return Sample.of(found) if found else None
+
+    def changes(self, changes: Changes) -> tuple[dict[tuple[str, str], float], int]:
+        """How often each change was found, a mean over runs, the most frequent first; and how many runs."""
+        cell = (changes.row, changes.column)
+        runs = [
+            r["findings"]["changes"]
+            for r in self.records
+            if (r["row"], r["column"]) == cell and "findings" in r
+        ]
+        counts: dict[tuple[str, str], float] = {}
+        for before, after, times in (change for run in runs for change in run):
+            counts[before, after] = counts.get((before, after), 0) + times / len(runs)
+        ranked = sorted(counts.items(), key=lambda item: -item[1])[:MOST]
+        return dict(ranked), len(runs)
 
     def best(self, column: str) -> str | None:
         """The row of ours that is best in a column."""

@@ -1,8 +1,8 @@
 """How numbers and verdicts are said, the same on the terminal and on the page."""
 
 from experiments.claims import Claim
-from experiments.spec import Table
 from experiments.summary import NOT_YET, Cell, Sample, Summary, Verdict
+from experiments.table import Table
 
 LEGEND = (
     "mean ± sample standard deviation over seeds (done/wanted) [ours - paper]; below it the paper's number. "

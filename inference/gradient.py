@@ -1,4 +1,6 @@
-"""Gradient-based inference: projected descent on relaxed answers.   [SPEN §3.1; DVN §3.2; SEAL code]
+"""Gradient-based inference: descent on relaxed answers, or on logits.
+
+[SPEN §3.1; DVN §3.2; SEAL code; InfNet+ §3]
 
 Shapes: K starts, B examples; y is (K, B, ...) during the search and (B, ...) in the prediction.
 """
@@ -12,7 +14,7 @@ from torch import Tensor
 
 from energies.base import Slope
 from energies.spaces import AnswerSpace
-from inference.base import Prediction, Status
+from inference.base import Inference, Prediction, Status
 
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8  # Adam's defaults
 
@@ -58,7 +60,7 @@ class Uniform(Start):
 
 
 @dataclass(frozen=True)
-class GradientInference:
+class GradientInference(Inference):
     """Projected Adam on the answer itself, a fixed number of steps, best point of the trajectory.
 
     Where the feasible set ties entries together (tags of one position), they share Adam's scale: scaled
@@ -79,25 +81,83 @@ class GradientInference:
         """Minimise the target whose value and gradient `slope` gives."""
         y = self.start(space, x, logits)
         mean, square = torch.zeros_like(y), torch.zeros_like(y)
-        best, lowest = y, None
+        found = _Lowest()
         for step in range(1, self.steps + 1):
             value, gradient = slope(y)
-            if lowest is None:
-                lowest = value
-            else:
-                better = value < lowest
-                lowest = torch.where(better, value, lowest)
-                best = torch.where(_over(better, y), y, best)
+            found.see(value, y)
             if step == self.steps:
                 break  # where it would lead is no candidate
             mean.lerp_(gradient, 1 - BETA1)
             square.lerp_(space.share_scale(gradient.square()), 1 - BETA2)
             scale = (square / (1 - BETA2**step)).sqrt_().add_(EPSILON)
             y = space.project(y.addcdiv(mean, scale, value=-self.step_size / (1 - BETA1**step)))
-        assert lowest is not None, "a search takes at least one step"
-        lowest, which = lowest.min(0)  # over starts
-        best = best[which, torch.arange(len(which), device=which.device)]
-        return Prediction(best, lowest, Status.OUT_OF_STEPS, self.steps)
+        return found.prediction(self.steps)
+
+
+@dataclass(frozen=True)
+class LogitInference(Inference):
+    """Descent with momentum on logits z, whose relaxation is the answer; best point of the trajectory.
+
+    z begins uniform in +-`spread`, at nearly equal probabilities. Where `GradientInference` steps over the
+    feasible set, z knows no bounds.   [SPEN for sequences, as in the code of Tu and Gimpel 2019]
+
+    The best is taken as there, and gradients are cut as there.
+    """
+
+    steps: int = 20
+    step_size: float = 0.1
+    momentum: float = 0.9
+    spread: float = 0.1
+    num_starts: int = 1
+
+    @torch.no_grad()
+    def __call__(
+        self, slope: Slope, space: AnswerSpace, x: Tensor, logits: Tensor | None = None
+    ) -> Prediction:
+        """Minimise the target whose value and gradient `slope` gives."""
+        like = space.start(x)
+        z = like.new_empty(self.num_starts, *like.shape).uniform_(-self.spread, self.spread)
+        push = torch.zeros_like(z)
+        found = _Lowest()
+        for step in range(1, self.steps + 1):
+            with torch.enable_grad():
+                y = space.relax(z.requires_grad_())
+            value, gradient = slope(y.detach())
+            found.see(value, y.detach())
+            if step == self.steps:
+                break
+            (of_logits,) = torch.autograd.grad(y, z, gradient)
+            push.mul_(self.momentum).add_(of_logits)
+            z = z.detach() - self.step_size * push
+        return found.prediction(self.steps)
+
+
+# How a config may name a search: by its class, or by the fields of GradientInference alone.
+Search = GradientInference | Inference
+
+
+class _Lowest:
+    """The best point a search has seen so far, for each start and example."""
+
+    def __init__(self) -> None:
+        self.y: Tensor | None = None
+        self.value: Tensor | None = None
+
+    def see(self, value: Tensor, y: Tensor) -> None:
+        """Take the points that are lower than those before them."""
+        if self.y is None or self.value is None:
+            self.y, self.value = y, value
+        else:
+            better = value < self.value
+            self.value = torch.where(better, value, self.value)
+            self.y = torch.where(_over(better, y), y, self.y)
+
+    def prediction(self, steps: int) -> Prediction:
+        """The best over all starts."""
+        assert self.y is not None and self.value is not None, "a search takes at least one step"
+        value, which = self.value.min(0)
+        best = self.y[which, torch.arange(len(which), device=which.device)]
+        return Prediction(best, value, Status.OUT_OF_STEPS, steps)
 
 
 def toward(slope: Slope, target: Target) -> Slope:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from energies.base import Energy
 from energies.spaces import AnswerSpace
-from inference.gradient import GradientInference, Target, toward
+from inference.gradient import Search, Target, toward
 from losses.objectives import Guesses, Objective
 
 
@@ -39,7 +39,7 @@ class Case:
             )
         return self.logits.detach()
 
-    def search(self, inference: GradientInference, target: Target) -> Guesses:
+    def search(self, inference: Search, target: Target) -> Guesses:
         """The one guess a search finds lowest by `target`, a function of (energy, answer)."""
         slope = toward(self.energy.slope(self.x), target)
         return Guesses(inference(slope, self.space, self.x, self.logits).y.unsqueeze(0))
@@ -94,7 +94,7 @@ class Sampled(Guess):
 class Minimum(Guess):
     """What a search finds lowest, as the objective reads the energy.   [DVN §3.3, inference samples]"""
 
-    inference: GradientInference
+    inference: Search
 
     def __call__(self, case: Case) -> Guesses:
         return case.search(self.inference, lambda energy, _: case.objective.reading(energy))
@@ -104,7 +104,7 @@ class Minimum(Guess):
 class CostAugmented(Guess):
     """The answer that violates the margin most: the lowest E - cost.   [SPEN eq. 5]"""
 
-    inference: GradientInference
+    inference: Search
 
     def __call__(self, case: Case) -> Guesses:
         return case.search(self.inference, lambda energy, guess: energy - case.space.cost(guess, case.y))
@@ -117,7 +117,7 @@ class Adversarial(Guess):
     The quality is a constant in each step, as released.
     """
 
-    inference: GradientInference
+    inference: Search
 
     def __call__(self, case: Case) -> Guesses:
         def rightness(energy: Tensor, guess: Tensor) -> Tensor:

@@ -51,6 +51,7 @@ class Scheme(pl.LightningModule):
         self.seed, self.clip_norm, self.lr_schedule = seed, clip_norm, lr_schedule
         self.steps: dict[str, int] = {}
         self.curves: dict[str, list[float]] = {}  # what a scheme notes in the course of training
+        self.findings: dict[str, Any] = {}  # what it finds out about the weights it has, for the record
         self._losses: dict[str, Tensor] = {}
         self._counts: dict[str, int] = {}
 
@@ -65,6 +66,10 @@ class Scheme(pl.LightningModule):
     @abstractmethod
     def predict(self, batch: Batch) -> Tensor:
         """The relaxed answer of the scheme to a batch."""
+
+    @abstractmethod
+    def predictors(self) -> list[nn.Module]:
+        """The modules that `predict` asks."""
 
     def step(self, part: str, batch: Batch) -> None:
         """One optimizer step of `part`; every other parameter stays as it is and receives no gradient."""
@@ -136,8 +141,34 @@ class Scheme(pl.LightningModule):
         if self.device.type == "cuda":
             torch.cuda.manual_seed(seed)
 
+    def sizes(self) -> dict[str, int]:
+        """How many numbers are learned, and how many of these prediction needs."""
+        groups = [group["params"] for part in self.parts().values() for group in part.param_groups]
+        trained = {p for group in groups for p in group}
+        asked = {p for module in self.predictors() for p in module.parameters()}
+        return {
+            "trained_parameters": sum(p.numel() for p in trained),
+            "inference_parameters": sum(p.numel() for p in asked),
+        }
+
+    def on_train_epoch_start(self) -> None:
+        """Start the count of examples and seconds."""
+        self._trained, self._train_began = 0, time.perf_counter()
+
+    def on_train_batch_end(self, outputs: Any, batch: Batch, index: int) -> None:  # noqa: ANN401  (Lightning's)
+        """Count; at the end of the epoch, wait for a GPU and look at the clock."""
+        self._trained += len(batch.y)
+        if self.trainer.is_last_batch:
+            if self.device.type == "cuda":
+                torch.cuda.synchronize(self.device)
+            self._train_seconds = time.perf_counter() - self._train_began
+
+    def note(self, curve: str, *values: float) -> None:
+        """Let a curve go on."""
+        self.curves.setdefault(curve, []).extend(values)
+
     def on_train_epoch_end(self) -> None:
-        """Log the mean loss of each part; stop where one is not finite.
+        """Log the mean loss of each part and the examples a second; stop where a loss is not finite.
 
         Raises:
             Diverged: with the part, the epoch and what to change.
@@ -151,6 +182,8 @@ class Scheme(pl.LightningModule):
                 )
             self.log(f"train/{part}_loss", mean)
         self._losses, self._counts = {}, {}
+        speed = self.trainer.world_size * self._trained / self._train_seconds
+        self.log("train/examples_per_second", speed)
 
     def validation_step(self, batch: Batch, index: int) -> None:
         """Add a batch to the metric."""
@@ -169,9 +202,6 @@ class Scheme(pl.LightningModule):
 
     def on_validation_epoch_end(self) -> None:
         """Log the scores; let the metric choose its threshold; move the learning rate on."""
-        choose = getattr(self.metric, "choose_threshold", None)
-        if choose is not None:
-            choose()
         self._report("val")
         schedules = self.lr_schedulers()
         if schedules is None:
@@ -194,10 +224,10 @@ class Scheme(pl.LightningModule):
         self._test_seconds += time.perf_counter() - began  # where a GPU is waited for
         self.log("test/examples_per_second", self._tested / self._test_seconds)
 
-    def _report(self, stage: str) -> None:
-        scores = self.metric.compute()
+    def _report(self, stage: str) -> dict[str, Tensor]:
+        scores = scores_of(self.metric, choose=stage == "val")
         self.log_dict({f"{stage}/{name}": value for name, value in scores.items()})
-        self.metric.reset()
+        return scores
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep the step numbers, which are all the randomness there is, and nothing that takes code to read.
@@ -206,6 +236,7 @@ class Scheme(pl.LightningModule):
         are objects, and stay out.
         """
         checkpoint["scheme_steps"], checkpoint["scheme_curves"] = dict(self.steps), self.curves
+        checkpoint["scheme_findings"] = self.findings
         if not _plain(checkpoint.get("hyper_parameters", {})):
             del checkpoint["hyper_parameters"]
 
@@ -213,6 +244,16 @@ class Scheme(pl.LightningModule):
         """Go on counting where the checkpoint was written."""
         self.steps = dict(checkpoint.get("scheme_steps", {}))
         self.curves = {name: [*values] for name, values in checkpoint.get("scheme_curves", {}).items()}
+        self.findings = dict(checkpoint.get("scheme_findings", {}))
+
+
+def scores_of(metric: Metric, *, choose: bool) -> dict[str, Tensor]:
+    """What a metric says of all it has seen, which it then forgets; it may choose its threshold before."""
+    if choose and callable(settle := getattr(metric, "choose_threshold", None)):
+        settle()
+    scores = metric.compute()
+    metric.reset()
+    return scores
 
 
 def _plain(value: object) -> bool:

@@ -3,7 +3,7 @@
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from datamodules.batches import Batch
 from energies.chain import ChainEnergy
@@ -32,6 +32,9 @@ class ChainScheme(Scheme):
         """What the chain says of a batch."""
         return self.energy.potentials(batch.x, batch.mask)
 
+    def predictors(self) -> list[nn.Module]:
+        return [self.energy]
+
     def predict(self, batch: Batch) -> Tensor:
         return self.criterion.predict(self.potentials(batch))
 
@@ -39,10 +42,6 @@ class ChainScheme(Scheme):
     def watch(self, p: ChainPotentials) -> None:
         """Note norm(U) / norm(W) of a training batch, for the curve; nothing waits for the device."""
         self._ratios.append(unary_norm(p).mean() / pairwise_norm(p))
-
-    def note(self, curve: str, *values: float) -> None:
-        """Let a curve go on."""
-        self.curves.setdefault(curve, []).extend(values)
 
     def on_train_epoch_end(self) -> None:
         """Let the ratio's curve go on; see Scheme."""

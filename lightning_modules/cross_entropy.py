@@ -35,5 +35,8 @@ class CrossEntropy(Scheme):
     def loss(self, part: str, batch: Batch) -> Tensor:
         return self.space.over(batch.mask).supervise(self.task_net(batch.x), batch.y).mean()
 
+    def predictors(self) -> list[nn.Module]:
+        return [self.task_net]
+
     def predict(self, batch: Batch) -> Tensor:
         return self.space.over(batch.mask).relax(self.task_net(batch.x))

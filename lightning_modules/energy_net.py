@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 
 from datamodules.batches import Batch
 from energies.base import Energy
-from inference.gradient import GradientInference
+from inference.gradient import Search
 from inference.guesses import Case, Guess
 from lightning_modules.base import Scheme
 from losses.objectives import Objective
@@ -31,7 +31,7 @@ class EnergyNet(Scheme):
         energy: Energy,
         objective: Objective,
         guess: Guess,
-        inference: GradientInference,
+        inference: Search,
         energy_optimizer: OptimizerCallable,
         *,
         guesser: nn.Module | None = None,
@@ -50,6 +50,9 @@ class EnergyNet(Scheme):
         with torch.no_grad():
             guesses = self.guess(case)
         return self.objective(self.energy, case.space, case.x, case.y, guesses)
+
+    def predictors(self) -> list[nn.Module]:
+        return [self.energy]
 
     def predict(self, batch: Batch) -> Tensor:
         case = self._case(batch)

@@ -77,6 +77,9 @@ class SealDynamic(Scheme):
             guesses = self.guess(Case(self.energy, self.objective, space, batch.x, batch.y, logits))
         return self.objective(self.energy, space, batch.x, batch.y, guesses)
 
+    def predictors(self) -> list[nn.Module]:
+        return [self.task_net]
+
     def predict(self, batch: Batch) -> Tensor:
         return self.space.over(batch.mask).relax(self.task_net(batch.x))
 

@@ -55,5 +55,8 @@ class SealStatic(Scheme):
             self.task_net(batch.x),
         )
 
+    def predictors(self) -> list[nn.Module]:
+        return [self.task_net]
+
     def predict(self, batch: Batch) -> Tensor:
         return self.space.over(batch.mask).relax(self.task_net(batch.x))

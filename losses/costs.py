@@ -20,6 +20,11 @@ def l1(guess: Float[Tensor, "... L"], y: Float[Tensor, "... L"]) -> Float[Tensor
     return (guess + y - 2 * guess * y).mean(-1)
 
 
+def squared_l2(guess: Float[Tensor, "... L"], y: Float[Tensor, "... L"]) -> Float[Tensor, "..."]:
+    """Squared Euclidean distance, a sum over labels.   [InfNet code, multi-label classification]"""
+    return (guess - y).square().sum(-1)
+
+
 def hamming(guess: Float[Tensor, "... L"], y: Float[Tensor, "... L"]) -> Float[Tensor, "..."]:
     """Share of entries on the wrong side of one half."""
     return ((guess >= 0.5) != (y >= 0.5)).to(y.dtype).mean(-1)

@@ -21,6 +21,14 @@ def perceptron(true_energy: Rows, guess_energy: GuessRows) -> Float[Tensor, ""]:
     return (true_energy - guess_energy).clamp_min(0).mean()
 
 
+def violation(guess_energy: GuessRows, cost: GuessRows) -> Float[Tensor, ""]:
+    """What a cost-augmented guesser climbs: mean of cost - E(guess), with nothing cut off at 0.
+
+    [InfNet+ §4.1, l_1]
+    """
+    return (cost - guess_energy).mean()
+
+
 def regression(guess_energy: GuessRows, quality: GuessRows) -> Float[Tensor, ""]:
     """Teach sigmoid(-E) the quality of each guess, by cross-entropy, summed over guesses and examples.
 

@@ -7,8 +7,10 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
+from networks.features import Features
 
-class CharBiLSTM(nn.Module):
+
+class CharBiLSTM(Features):
     """The last state forwards beside the first state backwards of a BiLSTM over a word's characters.
 
     Two layers of 50 states over embeddings of 10.                                [Scaling §6]
@@ -24,6 +26,7 @@ class CharBiLSTM(nn.Module):
         super().__init__()
         self.embedding = nn.Embedding(num_characters, size)
         self.lstm = nn.LSTM(size, width, num_layers, bidirectional=True)
+        self.size = 2 * width
 
     def forward(self, characters: Int[Tensor, "W C"]) -> Float[Tensor, "W two_H"]:
         order = (characters != 0).sum(1).argsort(descending=True)

@@ -1,4 +1,4 @@
-"""Feed-forward networks of SEAL's feature-based multi-label models.
+"""Feed-forward networks of feature-based multi-label models, and heads that see the truth.
 
 Shapes: B examples, D features, H hidden units, L labels.
 """
@@ -85,3 +85,20 @@ class CostAugmentedHead(nn.Module):
 
     def forward(self, prediction: Tensor, y: Tensor) -> Tensor:
         return self.outer(nn.functional.softplus(self.inner(torch.cat([prediction, y], dim=-1))))
+
+
+class StackedHead(nn.Module):
+    """A second answer stacked on a task-net, which sees the truth: one affine map 2L -> L.   [InfNet+ §3.1]
+
+    Starts as torch has it. Of tags, each position is mapped for itself, padding too.
+
+    Shapes:
+        prediction, y: (..., L).   returns: logits (..., L).
+    """
+
+    def __init__(self, num_labels: int) -> None:
+        super().__init__()
+        self.output = nn.Linear(2 * num_labels, num_labels)
+
+    def forward(self, prediction: Tensor, y: Tensor) -> Tensor:
+        return self.output(torch.cat([prediction, y], dim=-1))

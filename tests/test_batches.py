@@ -1,5 +1,6 @@
 """The loader's order is a function of (seed, epoch), alone and under Lightning, unbroken and resumed."""
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 from datamodules.base import Split
 from datamodules.batches import Batch, Batches
+from datamodules.errors import DataMismatch
 from datamodules.generated import GeneratedData
 
 SIZES = st.integers(1, 40)
@@ -76,6 +78,86 @@ def test_processes_share_an_epoch_without_overlap(rows: int, world_size: int, ba
     assert {len(rows_of) for rows_of in taken} == {rows // world_size}
     assert len({row for rows_of in taken for row in rows_of}) == rows // world_size * world_size
     assert all(len(share) == len(list(share)) for share in shares)
+
+
+LENGTHS = st.lists(st.integers(1, 30), min_size=1, max_size=60)
+
+
+def sentences(lengths: list[int]) -> tuple[Tensor, Tensor, Tensor]:
+    """Sentence i, of its length, is filled with i."""
+    mask = torch.arange(30) < torch.tensor(lengths).unsqueeze(1)
+    x = mask.long() * torch.arange(len(lengths)).unsqueeze(1)
+    return x, mask[..., None], mask
+
+
+def steps(share: Batches) -> list[list[int]]:
+    return [batch.x[:, 0].int().tolist() for batch in share]
+
+
+def test_a_pool_of_one_is_the_permutation_itself() -> None:
+    x, y, mask = sentences([3, 1, 2, 9, 4, 1, 7])
+    batches = Batches(x, y, mask=mask, batch_size=3, seed=2, pool=1)
+    batches.set_epoch(4)
+    drawn = torch.randperm(7, generator=torch.Generator().manual_seed(2 * 1_000_003 + 4)).tolist()
+    assert steps(batches) == [drawn[:3], drawn[3:6], drawn[6:]]
+
+
+@given(LENGTHS, st.integers(1, 7), st.integers(2, 5), st.integers(1, 3), st.integers(0, 2))
+def test_pools_part_an_epoch_among_processes_and_its_batches_by_length(
+    lengths: list[int], batch_size: int, pool: int, world_size: int, epoch: int
+) -> None:
+    x, y, mask = sentences(lengths)
+    shares = [
+        Batches(x, y, mask=mask, batch_size=batch_size, seed=1, rank=rank, world_size=world_size, pool=pool)
+        for rank in range(world_size)
+    ]
+    for share in shares:
+        share.set_epoch(epoch)
+    taken = [steps(share) for share in shares]
+    sizes = [[len(step) for step in steps_of] for steps_of in taken]
+    assert all(len(share) == len(steps_of) for share, steps_of in zip(shares, taken, strict=True))
+    assert all(sizes_of == sizes[0] for sizes_of in sizes)  # the processes march in step
+    assert sorted(sizes[0])[1:] == [batch_size] * (len(sizes[0]) - 1)  # one may be short
+    rows = [row for steps_of in taken for step in steps_of for row in step]
+    assert len(set(rows)) == len(rows) == len(lengths) // world_size * world_size
+    drawn = torch.randperm(len(lengths), generator=torch.Generator().manual_seed(1_000_003 + epoch))
+    place = {row: at // (batch_size * world_size * pool) for at, row in enumerate(drawn.tolist())}
+    spans: dict[int, list[list[int]]] = {}
+    for together in zip(*taken, strict=True):
+        step = [row for part in together for row in part]
+        assert len({place[row] for row in step}) == 1  # from one pool
+        spans.setdefault(place[step[0]], []).append(sorted(lengths[row] for row in step))
+    for of_pool in spans.values():
+        assert all(before[-1] <= after[0] for before, after in pairwise(sorted(of_pool)))
+
+
+def test_pools_leave_less_padding_and_keep_the_order_of_batches_random() -> None:
+    lengths = torch.randint(1, 30, (400,), generator=torch.Generator().manual_seed(0)).tolist()
+    x, y, mask = sentences(lengths)
+
+    def padding(pool: int) -> float:
+        masks = [batch.mask for batch in Batches(x, y, mask=mask, batch_size=10, seed=0, pool=pool)]
+        return 1 - sum(int(m.sum()) for m in masks) / sum(m.numel() for m in masks)
+
+    assert padding(20) < 0.1 < 0.4 < padding(1)
+    batches = Batches(x, y, mask=mask, batch_size=10, seed=0, pool=40)
+    epochs = []
+    for epoch in (0, 1, 0):
+        batches.set_epoch(epoch)
+        epochs.append(steps(batches))
+    longest = [max(lengths[row] for row in step) for step in epochs[0]]
+    assert epochs[0] == epochs[2] != epochs[1] and longest != sorted(longest)
+
+
+def test_a_pool_without_lengths_or_a_drawn_order_is_refused() -> None:
+    x, y, mask = sentences([1, 2])
+    for options in ({"pool": 2, "seed": 0}, {"pool": 2, "mask": mask}, {"pool": 0, "seed": 0, "mask": mask}):
+        with pytest.raises(DataMismatch, match=f"^A pool of {options['pool']} batches: give 1"):
+            Batches(x, y, batch_size=1, **options)
+
+
+def test_fewer_examples_than_processes_are_no_batch() -> None:
+    assert steps(Batches(*numbered(1), batch_size=2, seed=0, world_size=2)) == []
 
 
 class Diary(LightningModule):

@@ -19,6 +19,8 @@ QUICK = ["--trainer.max_epochs=1", "--trainer.limit_train_batches=3", "--trainer
 TASKS = {
     "ocr": "conf/task/ocr.yaml",
     "conll2000": "conf/task/chunking.yaml",
+    "twitter_pos": "conf/task/pos.yaml",
+    "conll2003": "conf/task/ner.yaml",
 }  # by data
 WANTS = {"seal_static": "energy", "spen": "guesser", "nce_mlc": "guesser"}
 
@@ -83,6 +85,19 @@ def test_each_layer_of_a_chain_builds_and_trains_over_its_scheme(layer: Path, tm
     assert torch.isfinite(fit_if_the_data_is_there(cli)["val/word_accuracy"])
 
 
+@pytest.mark.parametrize("scheme", sorted(Path("conf/scheme/infnet").glob("*.yaml")), ids=stem)
+def test_each_scheme_of_inference_networks_builds_and_trains_on_tweets(scheme: Path, tmp_path: Path) -> None:
+    cli = build(tmp_path, *configs("conf/data/twitter_pos.yaml", scheme, TASKS["twitter_pos"]))
+    assert torch.isfinite(fit_if_the_data_is_there(cli)["val/accuracy"])
+
+
+@pytest.mark.parametrize("task", ["ner", "ner_plus", "ner_plus_plus"])
+def test_each_task_of_named_entities_builds_and_trains(task: str, tmp_path: Path) -> None:
+    scheme = Path("conf/scheme/infnet/global_c.yaml")
+    cli = build(tmp_path, *configs("conf/data/conll2003.yaml", scheme, f"conf/task/{task}.yaml"))
+    assert torch.isfinite(fit_if_the_data_is_there(cli)["val/f1"])
+
+
 CRITERIA = ["Likelihood", "MarginalCrossEntropy", "StructuredSVM", "MeanFieldCrossEntropy"]
 
 
@@ -114,7 +129,8 @@ def test_each_released_layer_builds_over_its_scheme(
 def test_each_data_file_builds_without_touching_a_file(data: Path, tmp_path: Path) -> None:
     task = next((layer for name, layer in TASKS.items() if data.stem.startswith(name)), None)
     if task:
-        cli = build(tmp_path, *configs(data, "conf/scheme/crf_joint.yaml", task))
+        scheme = "infnet/crf" if data.stem in ("twitter_pos", "conll2003") else "crf_joint"
+        cli = build(tmp_path, *configs(data, f"conf/scheme/{scheme}.yaml", task))
         assert cli.model.space.num_tags == cli.datamodule.num_tags
     else:
         sizes = ["--data.num_features=9", "--data.num_labels=4"] if data.stem == "arff" else []

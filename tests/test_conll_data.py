@@ -1,6 +1,7 @@
 """Chunking data: the real files against their published counts, small files by hand, wrong files."""
 
 from collections import Counter
+from inspect import signature
 from pathlib import Path
 
 import pytest
@@ -9,10 +10,11 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datamodules.conll2000 import CoNLL2000, encode
+from datamodules.conll2000 import CoNLL2000
 from datamodules.errors import DataMismatch, DataNotFound, FormatError
-from datamodules.readers.conll import read_sentences
+from datamodules.readers.conll import joined, read_sentences
 from datamodules.registry import data_set
+from datamodules.tagged import encode
 from lightning_modules.metrics.spans import SpanScores
 
 CONF = Path(__file__).resolve().parent.parent / "conf" / "data" / "conll2000.yaml"
@@ -188,10 +190,42 @@ def test_what_was_written_is_read(
 
 def test_ids_stand_where_the_tokens_are() -> None:
     file = read_sentences(b"a NN O\n\nb DT B-NP\na XX O\n", where="a")
-    x, y, mask = encode(file, {"a": 2, "b": 3}, {"NN": 2, "DT": 3}, ["B-NP", "O"])
-    assert x.tolist() == [[[2, 2], [0, 0]], [[3, 3], [2, 1]]]  # XX is not known
-    assert mask.tolist() == [[True, False], [True, True]]
-    assert y.int().tolist() == [[[0, 1], [0, 0]], [[1, 0], [0, 1]]]
+    split = encode(file, [{"a": 2, "b": 3}, {"NN": 2, "DT": 3}], ["B-NP", "O"], 3)
+    assert split.x.tolist() == [[[2, 2], [0, 0], [0, 0]], [[3, 3], [2, 1], [0, 0]]]  # XX is not known
+    assert split.mask is not None
+    assert split.mask.tolist() == [[True, False, False], [True, True, False]]
+    assert split.y.int().tolist() == [[[0, 1], [0, 0], [0, 0]], [[1, 0], [0, 1], [0, 0]]]
+
+
+def test_sentences_of_several_files_follow_each_other() -> None:
+    first, second = (
+        read_sentences(text, where="a", num_columns=2) for text in (b"a A\n\nb B\nc C", b"d D\n")
+    )
+    both = joined([first, second])
+    assert both.columns == (("a", "b", "c", "d"), ("A", "B", "C", "D"))
+    assert both.lengths.tolist() == [1, 2, 1]
+
+
+def test_a_word_is_taken_out_with_the_sentence_that_it_alone_was() -> None:
+    file = read_sentences(b"X O\n\na A\nX B\nb C\n\nX O\nc D\n\nX X\n", where="a", num_columns=2)
+    rest = file.without("X")
+    assert rest.columns == (("a", "b", "c"), ("A", "C", "D")) and rest.lengths.tolist() == [2, 1]
+    assert rest.digest() == read_sentences(b"\r\na A\r\nb C\n\nc D", where="b", num_columns=2).digest()
+    assert rest.digest() != read_sentences(b"a A\n\nb C\nc D", where="b", num_columns=2).digest()
+
+
+def test_chunking_asks_for_the_short_vectors_only(tmp_path: Path) -> None:
+    arguments = yaml.safe_load(CONF.read_text())["data"]["init_args"] | {"seed": 0}
+    for name in ("conll2000/train.txt", "conll2000/test.txt", "glove_6b/glove.6B.50d.subset.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    assert CoNLL2000(**arguments, folder=str(tmp_path), mirror="").missing() is None
+
+
+def test_a_pool_left_out_leaves_finished_runs_their_names() -> None:
+    arguments = yaml.safe_load(CONF.read_text())["data"]["init_args"] | {"seed": 0}
+    assert CoNLL2000(**arguments).pool == 1 and CoNLL2000(**arguments, pool=20).pool == 20
+    assert signature(CoNLL2000).parameters["pool"].default is None  # None has no part in a run's id
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,16 @@ import itertools
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.functional import one_hot
 
 from energies.base import Energy, SumEnergy
+from energies.chain import ChainEnergy
 from energies.mlc import LabelMixEnergy, LocalEnergy
+from energies.padding import real_positions
+from energies.potentials import ChainPotentials
+from energies.pretrained import PretrainedEnergy
+from energies.tag_lm import TagLMEnergy
 from networks.mlp import MLP, LabelMLP
 
 L, D, B = 4, 3, 2
@@ -117,3 +123,146 @@ def test_the_last_layer_has_no_dropout() -> None:
     assert not any(
         isinstance(m, torch.nn.Dropout) for m in MLP(3, num_layers=1, width=4, dropout=0.5).modules()
     )
+
+
+S, T = 3, 4
+MASK = torch.arange(T) < torch.tensor([4, 2]).unsqueeze(1)
+
+
+def chain_energy(ends: bool = True, dropout: float = 0.0) -> ChainEnergy:
+    torch.manual_seed(4)
+    net = nn.Sequential(nn.Linear(D, S), nn.Dropout(dropout))
+    return ChainEnergy(net, S, ends=ends).double()
+
+
+def tags(*samples: int, hard: bool = False) -> tuple[Tensor, Tensor]:
+    torch.manual_seed(1)
+    y = torch.randn(*samples, B, T, S).double().softmax(-1)
+    y = one_hot(y.argmax(-1), S).double() if hard else y
+    return torch.randn(B, T, D).double(), y * MASK.unsqueeze(-1)
+
+
+def of_tags(dropout: float = 0.0) -> SumEnergy:
+    return SumEnergy(chain_energy(dropout=dropout), TagLMEnergy(S, width=4).double())
+
+
+WITH_DROPOUT = {
+    "local": lambda: LocalEnergy(LabelMLP(D, L, width=5, dropout=0.5)).double(),
+    "chain": lambda: chain_energy(dropout=0.5),
+    "sum of tags": lambda: of_tags(0.5),
+}
+EVERY = ENERGIES | {
+    "chain": chain_energy,
+    "chain without ends": lambda: chain_energy(ends=False),
+    "sum of tags": of_tags,
+    "language model": lambda: TagLMEnergy(S, width=4).double(),
+}
+
+
+def answered(name: str) -> tuple[Tensor, Tensor]:
+    return inputs() if name in ("local", "mix", "sum", "pretrained") else tags(7)
+
+
+def slopes(energy: Energy, rows: Tensor, y: Tensor) -> list[Tensor | None]:
+    return list(torch.autograd.grad(rows.square().sum(), [y, *energy.parameters()], allow_unused=True))
+
+
+@pytest.mark.parametrize("name", [*EVERY, "pretrained"])
+def test_an_energy_with_its_input_fixed_is_the_same_energy(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("energies.pretrained.load_part", lambda *_: spen())
+    energy = EVERY[name]() if name in EVERY else PretrainedEnergy("")
+    x, y = answered(name)
+    y.requires_grad_()
+    energy.requires_grad_()
+    given = energy.given(x)
+    torch.testing.assert_close(given(y[2]), energy(x, y)[2])
+    rows, want = given(y), energy(x, y)
+    torch.testing.assert_close(rows, want)
+    torch.testing.assert_close(slopes(energy, rows, y), slopes(energy, want, y))
+    value, gradient = energy.slope(x)(y)
+    torch.testing.assert_close(value, want.detach())
+    torch.testing.assert_close(gradient, torch.autograd.grad(energy(x, y).sum(), y)[0])
+
+
+@pytest.mark.parametrize("name", [name for name in EVERY if name not in ("mix", "language model")])
+def test_what_is_fixed_without_gradients_stays_a_constant(name: str) -> None:
+    energy, (x, y) = EVERY[name](), answered(name)
+    with torch.no_grad():
+        given = energy.given(x)
+    given(y.requires_grad_()).sum().backward()
+    local = energy.local if isinstance(energy, SumEnergy) else energy
+    assert y.grad is not None and all(p.grad is None for p in local.net.parameters())
+
+
+@pytest.mark.parametrize("name", WITH_DROPOUT)
+def test_one_dropout_mask_serves_all_answers_to_a_fixed_input(name: str) -> None:
+    energy, (x, y) = WITH_DROPOUT[name](), answered(name)
+    assert not torch.equal(energy(x, y), energy(x, y))
+    given, slope = energy.given(x), energy.slope(x)
+    assert torch.equal(given(y), given(y)) and torch.equal(slope(y)[0], slope(y)[0])
+
+
+def test_the_chain_of_a_discrete_answer_is_a_sum_over_its_positions() -> None:
+    energy, (x, y) = chain_energy(), tags(hard=True)
+    unary, rows = energy.net(x), energy(x, y)
+    for example, length in enumerate((4, 2)):
+        names = y[example, :length].argmax(-1).tolist()
+        want = energy.start[names[0]] + energy.end[names[-1]]
+        for t, name in enumerate(names):
+            want = want + unary[example, t, name]
+        for before, after in itertools.pairwise(names):
+            want = want + energy.pairwise[before, after]
+        torch.testing.assert_close(rows[example], -want)
+
+
+@pytest.mark.parametrize("hard", [True, False])
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_padded_chain_is_what_each_sentence_is_alone(ends: bool, hard: bool) -> None:
+    energy, (x, y) = chain_energy(ends), tags(2, 3, hard=hard)
+    rows = energy(x, y)
+    assert rows.shape == (2, 3, B)
+    for example, length in enumerate((4, 2)):
+        alone = energy(x[example : example + 1, :length], y[:, :, example : example + 1, :length])
+        torch.testing.assert_close(rows[..., example : example + 1], alone)
+    loud = torch.where(MASK.unsqueeze(-1), x, 1e6)
+    torch.testing.assert_close(energy(loud, y), rows)
+
+
+def test_a_relaxed_answer_has_the_mean_energy_of_its_draws() -> None:
+    energy, (x, y) = chain_energy(), tags()
+    total = torch.zeros(B).double()
+    for names in itertools.product(range(S), repeat=T):
+        answer = one_hot(torch.tensor(names), S).double() * MASK.unsqueeze(-1)
+        picked = torch.where(MASK, (y * answer).sum(-1), 1 / S)  # what is padded counts once, in S parts
+        total = total + picked.prod(-1) * energy(x, answer)
+    torch.testing.assert_close(total, energy(x, y))
+
+
+def test_a_chain_without_a_mask_has_its_ends_at_the_first_and_last_position() -> None:
+    start, end = torch.tensor([1.0, 2]), torch.tensor([10.0, 20])
+    p = ChainPotentials(torch.zeros(1, 3, 2), torch.zeros(2, 2), None, start, end)
+    y = torch.tensor([[[1.0, 0], [0, 1], [0.5, 0.5]]])
+    assert p.score(y).tolist() == [1 + 15] and p.score(torch.tensor([[0, 1, 1]])).tolist() == [1 + 20]
+
+
+def test_a_chain_draws_its_tables_as_it_is_told() -> None:
+    torch.manual_seed(5)
+    plain, after = ChainEnergy(nn.Identity(), 40, 0.5), torch.rand(1)
+    torch.manual_seed(5)
+    assert torch.equal(plain.pairwise, 0.5 * torch.randn(40, 40)) and torch.equal(after, torch.rand(1))
+    assert plain.start is None and plain.end is None
+    torch.manual_seed(5)
+    drawn = ChainEnergy(nn.Identity(), 40, 0.5, ends=True)
+    assert torch.equal(drawn.pairwise, plain.pairwise)
+    for ends in (drawn.start, drawn.end):
+        assert ends.std().item() == pytest.approx(0.5, rel=0.4)
+    narrow = ChainEnergy(nn.Identity(), 40, ends=True, pairwise_range=0.02)
+    for table in (narrow.pairwise, narrow.start, narrow.end):
+        assert 0.015 < table.abs().max() <= 0.02
+
+
+def test_real_positions_are_those_of_every_sample() -> None:
+    _, y = tags(2, 3, hard=True)
+    assert torch.equal(real_positions(y), MASK) and torch.equal(real_positions(y[0, 0].bool()), MASK)

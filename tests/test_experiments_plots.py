@@ -73,3 +73,36 @@ def test_mistakes_in_a_figure_name_their_place(world: World, tmp_path: Path) -> 
         with pytest.raises(TableError) as error:
             read_table("toy")
         assert words in str(error.value)
+
+
+def test_curves_of_all_seeds_share_a_colour_and_one_label(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figure = CURVES | {"seeds": "all", "smooth": 3, "scale": "linear"}
+    world.change("tables/toy.yaml", lambda t: t.update(figures=[figure]))
+    record("plain", 0, 0.5, curves={"ratio": [1.0, 4.0, 1.0]})
+    record("plain", 1, 0.5, curves={"ratio": [2.0, 2.0, 2.0]})
+    from matplotlib.axes import Axes
+
+    drawn: list[Any] = []
+    plain = Axes.plot
+
+    def plot(axes: Axes, *points: list[float], **how: Any) -> Any:
+        drawn.append((points[1], how))
+        return plain(axes, *points, **how)
+
+    monkeypatch.setattr(Axes, "plot", plot)
+    draw()
+    assert [values for values, _ in drawn] == [[2.5, 2.0, 2.5], [2.0, 2.0, 2.0]]
+    assert len({how["color"] for _, how in drawn}) == 1
+    assert [bool(how["label"]) for _, how in drawn] == [True, False]
+
+
+def test_changes_stand_in_the_page_as_a_mean_over_seeds(world: World) -> None:
+    found = {"title": "What changes", "row": "plain", "column": "easy"}
+    world.change("tables/toy.yaml", lambda t: t.update(changes=[found]))
+    assert "What changes" not in page.markdown(summarise(read_table("toy")))
+    record("plain", 0, 0.5, findings={"changes": [["N", "^", 4], ["A", "<b>", 1]]})
+    record("plain", 1, 0.5, findings={"changes": [["N", "^", 3]]})
+    text = page.markdown(summarise(read_table("toy")))
+    assert "| N | ^ | 3.5 |\n| A | &lt;b&gt; | 0.5 |" in text

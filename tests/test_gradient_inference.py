@@ -1,13 +1,17 @@
 """Gradient-based inference: every property for every start and every space."""
 
+import itertools
+
 import pytest
 import torch
 from torch import Tensor
 
 from energies.base import Energy, SumEnergy
+from energies.chain import ChainEnergy
 from energies.mlc import LabelMixEnergy, LocalEnergy
 from energies.spaces import AnswerSpace, LabelSets, PixelMasks, TagSequences
-from inference.gradient import Blank, FromNet, GradientInference, Uniform, toward
+from inference.base import Inference
+from inference.gradient import Blank, FromNet, GradientInference, LogitInference, Uniform, toward
 from inference.guesses import (
     Adversarial,
     Case,
@@ -43,6 +47,10 @@ SPACES: dict[str, tuple[AnswerSpace, tuple[int, ...]]] = {
     "tags": (TagSequences(3).over(MASK), (B, 2, 3)),
     "masks": (PixelMasks(2, 3), (B, 2, 3)),
 }
+SEARCHES: dict[str, Inference] = {
+    "answers": GradientInference(Uniform(4), steps=60, step_size=0.1),
+    "logits": LogitInference(steps=60, step_size=0.5, num_starts=4),
+}
 STARTS = {"blank": Blank(), "net": FromNet(), "uniform": Uniform(4)}
 
 
@@ -73,6 +81,98 @@ def test_a_known_minimum_is_found_and_the_feasible_set_is_never_left(
     torch.testing.assert_close(found.y, want, atol=0.02, rtol=0)
     for y in seen:
         torch.testing.assert_close(space.project(y), y)
+
+
+def test_logits_reach_a_known_minimum_inside_and_never_leave_the_feasible_set(
+    bowl: tuple[AnswerSpace, Bowl, Tensor],
+) -> None:
+    space, _, logits = bowl
+    energy = Bowl(space.relax(logits / 2))
+    seen: list[Tensor] = []
+    inner = energy.slope(logits)
+
+    def watched(y: Tensor) -> tuple[Tensor, Tensor]:
+        seen.append(y.clone())
+        return inner(y)
+
+    found = LogitInference(steps=300, step_size=2.0)(watched, space, logits)
+    torch.testing.assert_close(found.y, energy.center, atol=0.01, rtol=0)
+    for y in seen:
+        torch.testing.assert_close(space.project(y), y)
+    assert seen[0].shape == (1, *logits.shape) and not any(y.requires_grad for y in seen)
+
+
+@pytest.mark.parametrize("num_starts", [1, 4])
+def test_an_answer_from_logits_is_never_worse_than_its_starts(
+    bowl: tuple[AnswerSpace, Bowl, Tensor], num_starts: int
+) -> None:
+    space, energy, logits = bowl
+    starts: list[Tensor] = []
+    inner = energy.slope(logits)
+
+    def watched(y: Tensor) -> tuple[Tensor, Tensor]:
+        starts.append(inner(y)[0])
+        return inner(y)
+
+    found = LogitInference(steps=6, step_size=30.0, num_starts=num_starts)(watched, space, logits)
+    assert len(starts) == 6 and starts[0].shape == (num_starts, len(logits))
+    torch.testing.assert_close(found.energy, torch.stack(starts).amin((0, 1)))
+    torch.testing.assert_close(found.energy, energy(logits, found.y).detach())
+
+
+def test_logits_begin_small_and_move_by_descent_with_momentum() -> None:
+    space, energy, x = LabelSets(50), Bowl(torch.rand(1, 50)), torch.zeros(1, 50)
+    seen: list[Tensor] = []
+    inner = energy.slope(x)
+
+    def watched(y: Tensor) -> tuple[Tensor, Tensor]:
+        seen.append(y[0].clone())
+        return inner(y)
+
+    LogitInference(steps=6, step_size=0.7, spread=0.3)(watched, space, x)
+    z = seen[0].logit().requires_grad_()
+    assert 0.25 < z.abs().max() <= 0.3001 and z.min() < 0 < z.max()
+    descent = torch.optim.SGD([z], lr=0.7, momentum=0.9)
+    for got in seen:
+        torch.testing.assert_close(got, z.sigmoid().detach())
+        descent.zero_grad()
+        energy(x, z.sigmoid()).sum().backward()
+        descent.step()
+
+
+def chain_case(seed: int) -> tuple[ChainEnergy, TagSequences, Tensor]:
+    torch.manual_seed(seed)
+    energy = ChainEnergy(torch.nn.Linear(3, 3), 3, pairwise_std=0.5, ends=True)
+    mask = torch.arange(4) < torch.tensor([4, 2, 1]).unsqueeze(1)
+    return energy, TagSequences(3).over(mask), torch.randn(B, 4, 3)
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+def test_searches_find_the_best_of_all_tag_sequences_or_come_close(search: str) -> None:
+    missed = []
+    for seed in range(8):
+        energy, space, x = chain_case(seed)
+        options = torch.tensor(list(itertools.product(range(3), repeat=4)))
+        answers = torch.nn.functional.one_hot(options, 3).float().unsqueeze(1) * space.real.unsqueeze(-1)
+        best = energy(x, answers).amin(0)
+        found = SEARCHES[search](energy.slope(x), space, x)
+        assert found.y[~space.real].abs().max() == 0
+        assert (found.energy >= best - 1e-5).all()  # multilinear: no relaxed answer lies lower
+        missed.append(energy(x, space.decode(found.y)) - best)
+    gaps = torch.stack(missed)
+    assert (gaps < 1e-5).float().mean() >= 0.9 and gaps.max() < 1
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+def test_padding_moves_no_search(search: str) -> None:
+    energy, space, x = chain_case(0)
+    with torch.no_grad():
+        loud = torch.where(space.real.unsqueeze(-1), x, 1e4)
+        found = []
+        for inputs in (x, loud):
+            torch.manual_seed(3)
+            found.append(SEARCHES[search](energy.slope(inputs), space, inputs).y)
+    torch.testing.assert_close(found[0], found[1])
 
 
 @pytest.mark.parametrize("start", STARTS)
@@ -135,9 +235,11 @@ def test_targets_follow_the_chain_rule() -> None:
     torch.testing.assert_close(gradient, leaf.grad)
 
 
-def test_cost_augmented_guesses_violate_the_margin_more_than_the_plain_minimum() -> None:
+@pytest.mark.parametrize(
+    "search", [GradientInference(Blank(), steps=100, step_size=0.1), LogitInference(100, 2.0)]
+)
+def test_cost_augmented_guesses_violate_the_margin_more_than_the_plain_minimum(search: Inference) -> None:
     case = spen_case()
-    search = GradientInference(Blank(), steps=100, step_size=0.1)
 
     def violation(y: Tensor) -> Tensor:
         return case.space.cost(y, case.y) - case.energy(case.x, y).detach()
@@ -190,7 +292,9 @@ def test_guesses_without_a_net_say_what_is_missing() -> None:
         Minimum(GradientInference(FromNet()))(spen_case())
 
 
-def test_no_gradient_reaches_the_parameters_through_a_search() -> None:
+@pytest.mark.parametrize("search", SEARCHES)
+def test_no_gradient_reaches_the_parameters_through_a_search(search: str) -> None:
     case = spen_case()
-    GradientInference(Blank(), steps=3)(case.energy.slope(case.x), case.space, case.x)
+    found = SEARCHES[search](case.energy.slope(case.x), case.space, case.x)
+    assert not found.y.requires_grad and not found.energy.requires_grad
     assert all(p.grad is None for p in case.energy.parameters())

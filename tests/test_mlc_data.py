@@ -71,7 +71,7 @@ def test_every_file_of_conf_names_a_known_set_and_follows_the_seed() -> None:
     for path in CONF.glob("*.yaml"):
         described = yaml.safe_load(path.read_text())["data"]
         arguments = described["init_args"]
-        known = {"arff", "generated", "ocr", "ocr_unseen_words"} | set(data_sets())
+        known = {"arff", "generated", "ocr", "ocr_unseen_words", "conll2003"} | set(data_sets())
         assert arguments.get("name", path.stem) in known
         assert arguments["seed"] == "${seed_everything}"
         module, _, name = described["class_path"].rpartition(".")

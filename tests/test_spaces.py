@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from energies.spaces import AnswerSpace, LabelSets, PixelMasks, TagSequences
+from losses import costs
 
 MASK = torch.tensor([[True, True, True], [True, False, True], [False, False, False]])
 
@@ -126,3 +127,31 @@ def test_log_prob_has_the_floor_of_binary_cross_entropy() -> None:
     want = -torch.nn.functional.binary_cross_entropy(logits.sigmoid(), y, reduction="sum")
     torch.testing.assert_close(space.log_prob(logits, y)[0], want)
     torch.testing.assert_close(space.log_prob(logits, y.bool())[0], want)
+
+
+def test_sums_over_positions_are_means_times_lengths() -> None:
+    torch.manual_seed(0)
+    mean, y = SPACES["tags"]
+    space, logits = TagSequences(3, reduction="sum").over(MASK), torch.randn(y.shape).double()
+    lengths = MASK.sum(-1)
+    torch.testing.assert_close(space.supervise(logits, y), mean.supervise(logits, y) * lengths)
+    guesses = torch.stack([space.relax(logits), space.decode(space.relax(logits)), y])
+    torch.testing.assert_close(space.cost(guesses, y), 2 * lengths * mean.cost(guesses, y))
+    torch.testing.assert_close(space.cost(guesses, y), (guesses - y).abs().sum((-2, -1)))
+    torch.testing.assert_close(space.quality(guesses, y), mean.quality(guesses, y))
+    assert TagSequences(3).reduction is None and TagSequences(3, MASK, "mean").cost(guesses, y).max() <= 1
+
+
+def test_a_wrong_tag_costs_two_and_its_cross_entropy_is_summed() -> None:
+    space = TagSequences(2, torch.tensor([[True, True, True]]), "sum")
+    y = torch.tensor([[[1.0, 0], [0, 1], [1, 0]]])
+    assert space.cost(torch.tensor([[[0.0, 1], [0, 1], [0.25, 0.75]]]), y).tolist() == [2 + 0 + 1.5]
+    loss = space.supervise(torch.zeros(1, 3, 2), y)
+    torch.testing.assert_close(loss, 3 * torch.tensor([2.0]).log())
+
+
+def test_squared_distance_is_that_of_a_hand_worked_set() -> None:
+    y, guess = torch.tensor([[1.0, 0, 1]]), torch.tensor([[0.5, 0.25, 1]])
+    space = LabelSets(3, costs.squared_l2)
+    assert space.cost(guess, y).tolist() == [0.3125]
+    assert space.cost(torch.stack([y, 1 - y]).bool(), y).tolist() == [[0], [3]]

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from datamodules.errors import DataNotFound, FormatError
 from datamodules.registry import data_set
 from datamodules.sources import Sources, unpack
+from datamodules.stand_ins import gap_filled, side_by_side
 from datamodules.vocabulary import (
     Vectors,
     normalised,
@@ -51,6 +52,49 @@ def test_spellings_share_a_vector_and_keep_their_letters() -> None:
     assert spelled[:2] == [[0, 0, 0], [1, 0, 0]]
     assert spelled[words["The"]] == [characters[c] for c in "The"]
     assert spelled[words["Zu"]] == [characters["Z"], 1, 0]  # u is not known
+
+
+def test_what_a_word_is_looked_up_as_is_the_choice_of_the_set() -> None:
+    words = numbered(["Ab1", "ab1", "long", "LONG"])
+    vectors = {"ab1": np.array([1], np.float32), "long": np.array([2], np.float32)}
+    unknown = np.array([5], np.float32)
+    lower = word_tables(words, numbered("ab"), vectors, 1, form=str.lower, unknown=unknown, longest=2)
+    rows = lower["rows"].tolist()
+    assert rows[words["Ab1"]] == rows[words["ab1"]] != rows[words["long"]] == rows[words["LONG"]]
+    assert lower["vectors"].tolist() == [[0], [5], [1], [2]]
+    assert lower["characters"][words["ab1"]].tolist() == [2, 3] and lower["characters"].shape == (6, 2)
+    exact = word_tables(words, numbered("ab"), vectors, 1, form=str)
+    assert exact["vectors"].shape == (6, 1)
+    assert exact["rows"][[words["Ab1"], words["LONG"]]].tolist() == [1, 1]
+    assert exact["vectors"][exact["rows"][words["long"]]].tolist() == [2]
+
+
+def test_a_linear_map_fills_the_gap_and_nothing_else() -> None:
+    image = np.array([[1.0, 0.0, 2.0], [0.0, -1.0, 1.0]])
+    pairs = {"a": [1, 0], "b": [0, 1], "c": [1, 1], "d": [2, 3]}
+    short = {word: np.array(pair, np.float32) for word, pair in pairs.items()}
+    long = {word: (short[word] @ image).astype(np.float32) for word in "abc"} | {"z": np.ones(3, np.float32)}
+    filled = gap_filled(long, short)
+    assert filled.keys() == set("abcdz") and filled["z"] is long["z"] and filled["a"] is long["a"]
+    assert filled["d"].dtype == np.float32 and filled["d"].tolist() == pytest.approx([2, -3, 7])
+    assert gap_filled(long, {word: short[word] for word in "ab"}) == long
+
+
+def test_where_no_map_is_exact_the_gap_has_the_one_of_least_squares() -> None:
+    long = {"a": np.array([1], np.float32), "b": np.array([3], np.float32)}
+    short = {word: np.array([1], np.float32) for word in "abc"}
+    assert gap_filled(long, short)["c"].tolist() == pytest.approx([2])  # the mean of 1 and 3
+
+
+def test_vectors_stand_side_by_side_with_zeros_for_what_is_lacking() -> None:
+    left, right = {word: np.ones(1, np.float32) for word in "ab"}, {"b": np.full(2, 3, np.float32)}
+    assert as_lists(side_by_side(left, right, (1, 2))) == {"a": [1, 0, 0], "b": [1, 3, 3]}
+
+
+def test_all_words_of_a_file_are_read_when_none_are_named() -> None:
+    assert set(read_vectors(GLOVE, None, 3, where="a")) == {"the", ",", "aé"}
+    with pytest.raises(FormatError, match=r"^a, line 4: 2 numbers after the word, wanted 3"):
+        read_vectors(GLOVE + b"b 1 2\n", None, 3, where="a")
 
 
 def test_wanted_words_are_read_and_others_are_not() -> None:

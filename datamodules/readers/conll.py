@@ -3,8 +3,10 @@
 Shapes: N sentences; columns hold the tokens of all sentences, one after the other.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
+from itertools import chain, compress
 
 import numpy as np
 
@@ -17,6 +19,18 @@ class Sentences:
 
     columns: tuple[tuple[str, ...], ...]
     lengths: np.ndarray
+
+    def without(self, word: str) -> "Sentences":
+        """The same without the tokens of this word in the first column; no sentence is left empty."""
+        keep = np.array([name != word for name in self.columns[0]], bool)
+        lengths = np.bincount(np.repeat(np.arange(len(self.lengths)), self.lengths)[keep])
+        columns = tuple(tuple(compress(column, keep)) for column in self.columns)
+        return Sentences(columns, lengths[lengths > 0])
+
+    def digest(self) -> str:
+        """A sha256 of all tokens and lengths."""
+        columns = "\n".join(" ".join(column) for column in self.columns)
+        return sha256(columns.encode() + self.lengths.astype("<i8").tobytes()).hexdigest()
 
 
 def read_sentences(
@@ -53,6 +67,15 @@ def read_sentences(
     empty = np.flatnonzero([not row for row in [*rows, []]])
     lengths = np.diff(empty, prepend=-1) - 1
     return Sentences(columns, lengths[lengths > 0])
+
+
+def joined(parts: Sequence[Sentences]) -> Sentences:
+    """The sentences of several files, one file after the other."""
+    columns = zip(*(part.columns for part in parts), strict=True)
+    return Sentences(
+        tuple(tuple(chain.from_iterable(column)) for column in columns),
+        np.concatenate([part.lengths for part in parts]),
+    )
 
 
 def _first_undecodable(rows: list[list[bytes]]) -> int:

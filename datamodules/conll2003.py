@@ -1,0 +1,154 @@
+"""Named entities of Reuters news: the English part of the shared task of CoNLL-2003.
+
+Shapes: N sentences, T tokens of the longest, S tags.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+from pytorch_lightning.utilities import rank_zero_warn
+from torch import Tensor
+
+from datamodules.errors import DataMismatch
+from datamodules.readers.conll import Sentences
+from datamodules.readers.span_tags import bio_from_iob1, bioes_from_bio, kinds_of
+from datamodules.registry import DataSet, data_set
+from datamodules.splits import PARTS
+from datamodules.tagged import GLOVE, TaggedSentences
+from datamodules.vocabulary import Ids, Vectors, numbered, word_tables
+
+ARTICLE = "-DOCSTART-"
+CASES = {"capital": 2, "other": 3}
+
+
+class CoNLL2003(TaggedSentences):
+    """Ids x (N, T, 4): word, case of its first letter, part of speech, chunk; BIOES tags y (N, T, S) one-hot.
+
+    See TaggedSentences. Case is 2 where the word begins with a capital letter, 3 where it does not. Words are
+    looked up in lower case, with their digits. A word nobody trained a vector for has row 1, which starts
+    from 0 and is not the row of padding.                                           [InfNet+ §6.1]
+
+    The files may have their entities in IOB1, as published, or in IOB2.
+
+    Args:
+        tags: the S tags in the order of their numbers: O, and B-, I-, E- and S- of each kind.
+        num_tags: S.
+        num_words: word ids, checked.
+        num_vectors: rows of word vectors, checked: words that differ in capitals only share one.
+        num_cases: ids of cases, checked: 4.
+        num_pos: ids of parts of speech, checked.
+        num_chunks: ids of chunk tags, checked.
+        num_characters: ids of characters, checked.
+        longest_word: a word's characters are read up to this one.
+        vectors: a file of word vectors in GloVe's text format (.gz too); left out, GloVe 6B as it is at hand.
+        num_dims: numbers of a word's vector. Of GloVe 6B: 100, where those of words that only the 50-d file
+            has are a linear map of the 50-d ones, or 50, which lacks none.
+        batch_size: sentences of a training batch.
+        eval_batch_size: sentences of a validation or test batch.
+        seed: draws the order of the training sentences, with the epoch.
+        pool: how many batches at a time are sorted by length; 1: none are. See Batches.
+        folder: where data is kept; left out, DATA_DIR or data/.
+        mirror: a folder to read data from; left out, DATA_MIRROR or ../shared/data. Empty: none.
+    """
+
+    def __init__(
+        self,
+        tags: Sequence[str],
+        num_tags: int,
+        num_words: int,
+        num_vectors: int,
+        num_cases: int,
+        num_pos: int,
+        num_chunks: int,
+        num_characters: int,
+        longest_word: int = 30,
+        *,
+        vectors: str | None = None,
+        num_dims: int = 100,
+        batch_size: int = 32,
+        eval_batch_size: int = 256,
+        seed: int = 0,
+        pool: int = 1,
+        folder: str | None = None,
+        mirror: str | None = None,
+    ) -> None:
+        sizes = {
+            "num_tags": num_tags,
+            "num_words": num_words,
+            "num_vectors": num_vectors,
+            "num_cases": num_cases,
+            "num_pos": num_pos,
+            "num_chunks": num_chunks,
+            "num_characters": num_characters,
+            "longest_word": longest_word,
+        }
+        super().__init__(
+            "conll2003_en",
+            tags,
+            sizes,
+            own={"vectors": vectors},
+            num_dims=num_dims,
+            batch_size=batch_size,
+            eval_batch_size=eval_batch_size,
+            seed=seed,
+            pool=pool,
+            folder=folder,
+            mirror=mirror,
+        )
+        self.num_cases, self.num_pos, self.num_chunks = num_cases, num_pos, num_chunks
+        self.kinds = kinds_of(tags)
+        if set(tags) != {"O"} | {f"{mark}-{kind}" for mark in "BIES" for kind in self.kinds}:
+            raise DataMismatch("The tags are not O and B-, I-, E- and S- of each kind. Correct --data.tags.")
+        if not vectors and num_dims not in (50, 100):
+            raise DataMismatch(
+                f"GloVe 6B is at hand with 50 or 100 numbers a word, not {num_dims}. Set --data.num_dims, or "
+                "give a file of your own:  --data.vectors FILE"
+            )
+
+    def registered(self) -> list[DataSet]:
+        """See TaggedSentences.registered."""
+        if self.own:
+            return [self.text]
+        glove = data_set(GLOVE)
+        return [self.text, glove if self.num_dims == 100 else glove.only("vectors")]
+
+    def read(self) -> dict[str, Sentences]:
+        """See TaggedSentences.read; tells when the files are not the ones that results were made with."""
+        tags = ["O", *(f"{mark}-{kind}" for mark in "BI" for kind in self.kinds)]
+        parts = {part: adapted(self.sentences(part, num_columns=4, tags=tags)) for part in PARTS}
+        files = self.text.files
+        others = [files[part].name for part in PARTS if parts[part].digest() != files[part].reads_as]
+        if others:
+            rank_zero_warn(
+                f"{', '.join(others)} of {self.text.name}: not the sentences that the committed results were "
+                "made with, numbers may differ."
+            )
+        return parts
+
+    def number(self, train: Sentences) -> list[Ids]:
+        """See TaggedSentences.number; cases have ids whatever occurs."""
+        return [CASES, *(numbered(column) for column in train.columns[2:-1])]
+
+    def look_up(self, words: Ids, characters: Ids) -> dict[str, Tensor]:
+        """See TaggedSentences.look_up."""
+        vectors = self._vectors({word.lower() for word in words})
+        return word_tables(
+            words, characters, vectors, self.num_dims, form=str.lower, longest=self.longest_word
+        )
+
+    def _vectors(self, wanted: set[str]) -> Vectors:
+        if self.own:
+            return self.own_vectors(wanted)
+        return self.glove_100d() if self.num_dims == 100 else self.published_vectors(GLOVE, wanted, 50)
+
+
+def adapted(file: Sentences) -> Sentences:
+    """Columns word, case, part of speech, chunk and BIOES tag, from a file as published."""
+    file = file.without(ARTICLE)
+    words, parts_of_speech, chunks, entities = file.columns
+    ends = [0, *np.cumsum(file.lengths).tolist()]
+    sentences = [entities[start:end] for start, end in pairwise(ends)]
+    tags = tuple(tag for sentence in sentences for tag in bioes_from_bio(bio_from_iob1(sentence)))
+    cases = tuple("capital" if word[0].isupper() else "other" for word in words)
+    return Sentences((words, cases, parts_of_speech, chunks, tags), file.lengths)

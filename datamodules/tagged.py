@@ -1,0 +1,174 @@
+"""What sets of tagged sentences share: from their files to ids, one-hot tags and tables of their words.
+
+Shapes: N sentences of a part, T tokens of the longest of any part, C columns of ids, S tags.
+"""
+
+from abc import abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from datamodules.base import DeviceData, Split
+from datamodules.errors import DataMismatch, DataNotFound
+from datamodules.readers.conll import Sentences, read_sentences
+from datamodules.registry import DataSet, data_set
+from datamodules.sources import Sources, unpack
+from datamodules.stand_ins import gap_filled
+from datamodules.vocabulary import UNKNOWN, Ids, Vectors, numbered, read_vectors
+
+GLOVE = "glove_6b"
+
+
+class TaggedSentences(DeviceData):
+    """Sentences as ids x (N, T, C) and one-hot tags y (N, T, S), with a mask (N, T).
+
+    Column 0 of x is the word, the others are its features. Id 0 is padding, 1 unknown. Each spelling of any
+    part has a word id, for one can see what letters it has and whether somebody trained a vector for it;
+    features and characters have ids where they occur in the training part. `tables` says the letters and
+    vectors of each word id: see `vocabulary.word_tables`.
+
+    A set says what it reads (`registered`, `read`) and where its tables come from (`look_up`).
+
+    Args:
+        name: the registry's name of the sentences.
+        tags: the S tags of the scheme, in the order of their numbers.
+        sizes: sizes that stand in the configuration, by the option that sets each; checked. Those named in
+            FIXED are of any set, the others are of the features, in the order of the columns.
+        own: a user's own files by the option that gives them.
+        num_dims: numbers of a word's vector.
+        batch_size: sentences of a training batch.
+        eval_batch_size: sentences of a validation or test batch.
+        seed: draws the order of the training sentences, with the epoch.
+        pool: how many batches at a time are sorted by length: see Batches.
+        folder: where data is kept.
+        mirror: a folder to read data from.
+    """
+
+    FIXED = ("num_tags", "num_words", "num_vectors", "num_characters", "longest_word")
+
+    def __init__(
+        self,
+        name: str,
+        tags: Sequence[str],
+        sizes: Mapping[str, int],
+        *,
+        own: Mapping[str, str | None],
+        num_dims: int,
+        batch_size: int,
+        eval_batch_size: int,
+        seed: int,
+        pool: int,
+        folder: str | None,
+        mirror: str | None,
+    ) -> None:
+        super().__init__(batch_size=batch_size, eval_batch_size=eval_batch_size, seed=seed, pool=pool)
+        self.text, self.tags, self.sizes, self.num_dims = data_set(name), list(tags), dict(sizes), num_dims
+        self.num_tags, self.num_words, self.num_vectors = (sizes[option] for option in self.FIXED[:3])
+        self.num_characters, self.longest_word = (sizes[option] for option in self.FIXED[3:])
+        self.own = {option: Path(path) for option, path in own.items() if path}
+        self.sources = Sources(folder, mirror)
+
+    @abstractmethod
+    def registered(self) -> list[DataSet]:
+        """What is read from the registry."""
+
+    @abstractmethod
+    def read(self) -> dict[str, Sentences]:
+        """The sentences of each part, the one for training first: words, features, and last the tags."""
+
+    @abstractmethod
+    def look_up(self, words: Ids, characters: Ids) -> dict[str, Tensor]:
+        """The tables of the words: see `vocabulary.word_tables`."""
+
+    def number(self, train: Sentences) -> list[Ids]:
+        """Ids of the features, by column."""
+        return [numbered(column) for column in train.columns[1:-1]]
+
+    def arrange(self, parts: dict[str, Split]) -> dict[str, Split]:
+        """The splits that the parts make."""
+        return parts
+
+    def missing(self) -> str | None:
+        """See DeviceData.missing."""
+        for option, path in self.own.items():
+            if not path.exists():
+                return f"There is no {path} (--data.{option}). Correct the path."
+        absent = [self.sources.missing(data) for data in self.registered()]
+        return " ".join(reason for reason in absent if reason) or None
+
+    def prepare_data(self) -> None:
+        """Download what is not here."""
+        for data in self.registered():
+            self.sources.fetch(data)
+
+    def load(self) -> dict[str, Split]:
+        """Read the sentences and the vectors, number everything, compare sizes with the configuration."""
+        if reason := self.missing():
+            raise DataNotFound(reason)
+        parts = self.read()
+        train = next(iter(parts.values()))
+        words = numbered(word for part in parts.values() for word in part.columns[0])
+        features = self.number(train)
+        characters = numbered("".join(set(train.columns[0])))
+        self.tables = self.look_up(words, characters)
+        self._check_sizes([len(ids) + 2 for ids in features], len(characters) + 2)
+        longest = max(int(part.lengths.max(initial=0)) for part in parts.values())
+        return self.arrange(
+            {name: encode(part, [words, *features], self.tags, longest) for name, part in parts.items()}
+        )
+
+    def sentences(self, part: str, *, num_columns: int, tags: Collection[str]) -> Sentences:
+        """The sentences of one file, with its own columns."""
+        file = self.text.files[part]
+        content = self.noted(file.name, self.sources.read(self.text, file))
+        return read_sentences(content, where=file.name, num_columns=num_columns, tags=tags)
+
+    def own_vectors(self, wanted: Collection[str]) -> Vectors:
+        """Vectors of a user's file, as --data.vectors has it."""
+        path = self.own["vectors"]
+        return read_vectors(self.noted(path.name, unpack(path)), wanted, self.num_dims, where=path.name)
+
+    def published_vectors(
+        self, name: str, wanted: Collection[str] | None, num_dims: int, *, part: str = "vectors"
+    ) -> Vectors:
+        """Vectors of a file of the registry."""
+        data = data_set(name)
+        file = data.files[part]
+        content = self.noted(file.name, self.sources.read(data, file))
+        return read_vectors(content, wanted, num_dims, where=file.name)
+
+    def glove_100d(self) -> Vectors:
+        """100-d GloVe 6B, with a linear map of the 50-d ones where the file at hand has a gap."""
+        large = self.published_vectors(GLOVE, None, 100, part="vectors_100d")
+        return gap_filled(large, self.published_vectors(GLOVE, None, 50))
+
+    def _check_sizes(self, of_features: Sequence[int], num_characters: int) -> None:
+        known = {
+            "num_tags": len(self.tags),
+            "num_words": len(self.tables["rows"]),
+            "num_vectors": len(self.tables["vectors"]),
+            "num_characters": num_characters,
+            "longest_word": self.tables["characters"].shape[1],
+        }
+        named = [option for option in self.sizes if option not in self.FIXED]
+        found = known | dict(zip(named, of_features, strict=True))
+        wrong = {option: found[option] for option, told in self.sizes.items() if told != found[option]}
+        if wrong:
+            told = ", ".join(f"{name} is {size}, not {self.sizes[name]}" for name, size in wrong.items())
+            advice = " ".join(f"--data.{name} {size}" for name, size in wrong.items())
+            raise DataMismatch(f"{self.text.name} does not fit the configuration: {told}. Set {advice}.")
+
+
+def encode(part: Sentences, columns: Sequence[Ids], tags: Sequence[str], longest: int) -> Split:
+    """Of columns of names and, last, tags: x (N, T, C) ids, y (N, T, S) bool, mask (N, T), with T given."""
+    number = {tag: index for index, tag in enumerate(tags)}
+    mask = torch.arange(longest) < torch.from_numpy(part.lengths).unsqueeze(1)
+    x = torch.zeros(*mask.shape, len(columns), dtype=torch.long)
+    for place, (ids, names) in enumerate(zip(columns, part.columns[:-1], strict=True)):
+        x[..., place][mask] = torch.tensor([ids.get(name, UNKNOWN) for name in names], dtype=torch.long)
+    y = torch.zeros(*mask.shape, len(tags), dtype=torch.bool)
+    y[mask] = torch.from_numpy(np.eye(len(tags), dtype=bool)[[number[tag] for tag in part.columns[-1]]])
+    return Split(x, y, mask)

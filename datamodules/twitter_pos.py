@@ -1,0 +1,117 @@
+"""Parts of speech of tweets: ARK's Twitter data, release 0.3 (Gimpel et al. 2011, Owoputi et al. 2013).
+
+Shapes: N tweets, T tokens of the longest, S tags.
+"""
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from datamodules.errors import DataMismatch
+from datamodules.readers.conll import Sentences, joined
+from datamodules.registry import DataSet, data_set
+from datamodules.stand_ins import side_by_side
+from datamodules.tagged import GLOVE, TaggedSentences
+from datamodules.vocabulary import Ids, Vectors, word_tables
+
+TWEETS = "glove_twitter_25d"
+NO_WORD = "UUUNKKK"  # in vectors of tweets, what stands for all words without one
+FILES = {"train": ("train", "train_more"), "validation": ("validation",), "test": ("test",)}
+
+
+class TwitterPOS(TaggedSentences):
+    """Words x (N, T, 1) as ids, parts of speech y (N, T, S) one-hot, a mask (N, T).
+
+    See TaggedSentences. Trained on oct27.train and oct27.dev together, validated on oct27.test, tested on
+    daily547, as by Tu and Gimpel.                                                  [InfNet+ §6.1]
+
+    A word is looked up as it is written, else in lower case; each spelling has a row of its own. Row 1 is for
+    words without a vector: the one of UUUNKKK in a user's file that has it, else 0.
+
+    Args:
+        tags: the S tags in the order of their numbers.
+        num_tags: S.
+        num_words: word ids, checked.
+        num_vectors: rows of word vectors, checked: one for each word id.
+        num_characters: ids of characters, checked.
+        longest_word: a word's characters are read up to this one.
+        vectors: a file of word vectors in GloVe's text format (.gz too); left out, 25-d GloVe Twitter beside
+            100-d GloVe 6B, 0 where one of them lacks the word.
+        num_dims: numbers of a word's vector.
+        batch_size: tweets of a training batch.
+        eval_batch_size: tweets of a validation or test batch.
+        seed: draws the order of the training tweets, with the epoch.
+        pool: how many batches at a time are sorted by length; 1: none are. See Batches.
+        folder: where data is kept; left out, DATA_DIR or data/.
+        mirror: a folder to read data from; left out, DATA_MIRROR or ../shared/data. Empty: none.
+    """
+
+    def __init__(
+        self,
+        tags: Sequence[str],
+        num_tags: int,
+        num_words: int,
+        num_vectors: int,
+        num_characters: int,
+        longest_word: int = 30,
+        *,
+        vectors: str | None = None,
+        num_dims: int = 125,
+        batch_size: int = 10,
+        eval_batch_size: int = 256,
+        seed: int = 0,
+        pool: int = 1,
+        folder: str | None = None,
+        mirror: str | None = None,
+    ) -> None:
+        sizes = {
+            "num_tags": num_tags,
+            "num_words": num_words,
+            "num_vectors": num_vectors,
+            "num_characters": num_characters,
+            "longest_word": longest_word,
+        }
+        super().__init__(
+            "twitter_pos",
+            tags,
+            sizes,
+            own={"vectors": vectors},
+            num_dims=num_dims,
+            batch_size=batch_size,
+            eval_batch_size=eval_batch_size,
+            seed=seed,
+            pool=pool,
+            folder=folder,
+            mirror=mirror,
+        )
+        if not vectors and num_dims != 125:
+            raise DataMismatch(
+                f"The vectors at hand have 125 numbers a word, not {num_dims}. Set --data.num_dims 125, or "
+                "give a file of your own:  --data.vectors FILE"
+            )
+
+    def registered(self) -> list[DataSet]:
+        """See TaggedSentences.registered."""
+        return [self.text] if self.own else [self.text, data_set(TWEETS), data_set(GLOVE)]
+
+    def read(self) -> dict[str, Sentences]:
+        """See TaggedSentences.read."""
+        return {
+            part: joined([self.sentences(file, num_columns=2, tags=self.tags) for file in files])
+            for part, files in FILES.items()
+        }
+
+    def look_up(self, words: Ids, characters: Ids) -> dict[str, Tensor]:
+        """See TaggedSentences.look_up."""
+        vectors = self._vectors({*words, *map(str.lower, words), NO_WORD})
+        written = {word: word if word in vectors else word.lower() for word in words}
+        found = {word: vectors[form] for word, form in written.items() if form in vectors}
+        unknown = vectors.get(NO_WORD) if self.own else None
+        return word_tables(
+            words, characters, found, self.num_dims, form=str, unknown=unknown, longest=self.longest_word
+        )
+
+    def _vectors(self, wanted: set[str]) -> Vectors:
+        if self.own:
+            return self.own_vectors(wanted)
+        return side_by_side(self.published_vectors(TWEETS, wanted, 25), self.glove_100d(), (25, 100))

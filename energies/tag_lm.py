@@ -1,0 +1,116 @@
+"""Language models of tags as an energy: does this read like a sequence of tags?   [InfNet+ §5]
+
+Padding stands at the tail, where y is zero; lengths are read off y. On a GPU the LSTM of cuDNN has a first
+derivative only: who needs a second takes the forward pass in `torch.backends.cudnn.flags(False)`.
+
+Shapes: B sentences, T positions, S tags, D features of a word; "..." stands for leading sample dimensions.
+"""
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Shaped
+from torch import Tensor, nn
+
+from energies.base import Energy, OfAnswer
+from energies.padding import real_positions, turned
+from networks.features import Features
+
+EPSILON = 1e-7  # inside the logarithm   [InfNet code]
+START_RANGE = 0.02
+
+
+class TagLM(nn.Module):
+    """An LSTM that foretells each tag, and then the end, from the tags before.
+
+    -log P(y) = - sum_{t=1..T+1} log(y_t . lstm(y_0 .. y_t-1))   [InfNet+ eq. 8]
+
+    A soft tag is read and foretold as the mixture that it is. Of the S + 1 symbols the last is the end,
+    y_T+1; y_0 is learned. With `num_features` the LSTM reads a word beside its tag, and zeros beside y_0.
+    """
+
+    def __init__(self, num_tags: int, *, width: int, num_features: int = 0) -> None:
+        super().__init__()
+        self.start = nn.Parameter(torch.empty(num_tags + 1).uniform_(-START_RANGE, START_RANGE))  # y_0
+        self.lstm = nn.LSTM(num_features + num_tags + 1, width, batch_first=True)
+        self.output = nn.Linear(width, num_tags + 1)
+
+    def forward(
+        self,
+        y: Shaped[Tensor, "... B T S"],
+        real: Bool[Tensor, "B T"],
+        words: Float[Tensor, "B T D"] | None = None,
+    ) -> Float[Tensor, "... B"]:
+        y = y.to(self.start.dtype)
+        foretold = self.output(self.lstm(self._read(y, words))[0]).softmax(-1).unflatten(0, y.shape[:-2])
+        counts = F.pad(real, (1, 0), value=True)  # (B, T+1)
+        end = counts & ~F.pad(real, (0, 1))
+        of_tags = (foretold[..., :-1, :-1] * y).sum(-1) * real
+        right = F.pad(of_tags, (0, 1)) + foretold[..., -1] * end
+        return -((right + EPSILON).log() * counts).sum(-1)
+
+    def _read(self, y: Tensor, words: Tensor | None) -> Tensor:
+        """What the LSTM is given: y_0 .. y_T, all samples in one batch, (K B, T+1, D+S+1)."""
+        tags = F.pad(y.flatten(0, -3), (0, 1))
+        symbols = torch.cat([self.start.expand(len(tags), 1, -1), tags], 1)
+        if words is None:
+            return symbols
+        beside = F.pad(words, (0, 0, 1, 0))
+        return torch.cat([beside.repeat(len(symbols) // len(words), 1, 1), symbols], -1)
+
+
+class TagLMEnergy(Energy):
+    """How unlikely language models find a sequence of tags.
+
+    E(x, y) = weight (onward(y) + back(y) + words_weight (onward'(x, y) + back'(x, y)))   [InfNet+ eq. 9]
+
+    with -log P(y) by a model that reads onward and by one that reads back, each sentence from its end, and
+    by two more that read the words too. All learn with the energy. GE(a) of the paper is without `backward`,
+    GE(b) with it, GE(c) has `words` too.
+
+    `words` maps inputs (B, T, ...) to features (B, T, D).
+
+    Shapes:
+        x: (B, T, ...), not used without `words`.   y: (..., B, T, S), relaxed or one-hot, zero where padded.
+        returns: (..., B).
+    """
+
+    def __init__(
+        self,
+        num_tags: int,
+        *,
+        width: int = 128,
+        backward: bool = True,
+        words: Features | None = None,
+        words_weight: float = 0.5,
+        weight: float = 1.0,
+    ) -> None:
+        super().__init__()
+        ways = 2 if backward else 1
+        self.of_tags = nn.ModuleList(TagLM(num_tags, width=width) for _ in range(ways))  # onward, back
+        self.words = words
+        self.of_words = nn.ModuleList(
+            TagLM(num_tags, width=width, num_features=words.size) for _ in range(ways) if words
+        )
+        self.words_weight, self.weight = words_weight, weight  # gamma, tau
+
+    def forward(self, x: Shaped[Tensor, "B *_"], y: Shaped[Tensor, "... B T S"]) -> Float[Tensor, "... B"]:
+        return self.given(x)(y)
+
+    def given(self, x: Tensor) -> OfAnswer:
+        """The words' features are computed once."""
+        words = None if self.words is None else self.words(x)
+
+        def energy(y: Tensor) -> Tensor:
+            real = real_positions(y)
+            total = self._one_way(0, y, real, words)
+            if len(self.of_tags) > 1:
+                backwards = None if words is None else turned(words, real)
+                total = total + self._one_way(1, turned(y, real), real, backwards)
+            return self.weight * total
+
+        return energy
+
+    def _one_way(self, way: int, y: Tensor, real: Tensor, words: Tensor | None) -> Tensor:
+        """What the models of one direction say of tags given in that direction."""
+        plain = self.of_tags[way](y, real)
+        return plain if words is None else plain + self.words_weight * self.of_words[way](y, real, words)

@@ -1,0 +1,143 @@
+"""Inference networks: feed-forward nets that answer what a search over the energy would.   [InfNet+ §3]
+
+One of role `test`, A, predicts; one of role `augmented`, F, looks for answers of high cost while the energy
+learns. Three ways to build the two, and one network that has both roles.
+
+Shapes: B examples; logits have the shape of an answer, (B, ...), H features of a part of it.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection
+from copy import deepcopy
+
+import torch
+from torch import Tensor, nn
+
+from losses.joint import ROLES, Role
+from networks.features import Features
+
+Relax = Callable[[Tensor], Tensor]
+
+
+class InferenceNetworks(nn.Module, ABC):
+    """A and F. `supervised` says which of them learn from the local cross-entropy too.   [InfNet+ code]"""
+
+    supervised: Collection[Role] = ROLES
+
+    @abstractmethod
+    def forward(self, x: Tensor, y: Tensor, relax: Relax, roles: Collection[Role]) -> dict[Role, Tensor]:
+        """Logits (B, ...) of the roles asked for; `relax` makes an answer of logits."""
+
+    @abstractmethod
+    def predict(self, x: Tensor) -> Tensor:
+        """The logits of A."""
+
+    @abstractmethod
+    def predictors(self) -> list[nn.Module]:
+        """The modules that `predict` asks."""
+
+    def fix_augmented(self) -> None:
+        """From now on F is what it was, and A goes on from F; for networks that are fine-tuned."""
+        raise ValueError(
+            f"{type(self).__name__} trains A together with F; the phase `tune` is for networks.Single."
+        )
+
+
+class Single(InferenceNetworks):
+    """One network for both roles: it is trained as F, then tuned as A.   [Tu and Gimpel 2018]"""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+        self.before = deepcopy(net).requires_grad_(False)  # F, once A goes on without it
+        self.fixed = False
+
+    def forward(self, x: Tensor, y: Tensor, relax: Relax, roles: Collection[Role]) -> dict[Role, Tensor]:
+        if not self.fixed:
+            return dict.fromkeys(roles, self.net(x))
+        nets: dict[Role, nn.Module] = {"augmented": self.before, "test": self.net}
+        return {role: nets[role](x) for role in roles}
+
+    def predict(self, x: Tensor) -> Tensor:
+        return self.net(x)
+
+    def predictors(self) -> list[nn.Module]:
+        return [self.net]
+
+    def fix_augmented(self) -> None:
+        self.before.load_state_dict(self.net.state_dict())
+        self.fixed = True
+
+    def get_extra_state(self) -> Tensor:
+        """Whether F is fixed, for checkpoints."""
+        return torch.tensor(self.fixed)
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """Go on with F as it was."""
+        self.fixed = bool(state)
+
+
+class Separated(InferenceNetworks):
+    """Two networks that share nothing.   [InfNet+ Fig. 1a]"""
+
+    def __init__(self, test: nn.Module, augmented: nn.Module) -> None:
+        super().__init__()
+        self.nets = nn.ModuleDict({"test": test, "augmented": augmented})
+
+    def forward(self, x: Tensor, y: Tensor, relax: Relax, roles: Collection[Role]) -> dict[Role, Tensor]:
+        return {role: self.nets[role](x) for role in roles}
+
+    def predict(self, x: Tensor) -> Tensor:
+        return self.nets["test"](x)
+
+    def predictors(self) -> list[nn.Module]:
+        return [self.nets["test"]]
+
+
+class Shared(InferenceNetworks):
+    """One feature network under two affine heads; the losses of both reach it.   [InfNet+ Fig. 1b]
+
+    `features` maps inputs to (B, ..., H) and says its `size` H; each head maps that to (B, ..., num_outputs).
+    """
+
+    def __init__(self, features: Features, num_outputs: int) -> None:
+        super().__init__()
+        self.features = features
+        self.heads = nn.ModuleDict({role: nn.Linear(features.size, num_outputs) for role in ROLES})
+
+    def forward(self, x: Tensor, y: Tensor, relax: Relax, roles: Collection[Role]) -> dict[Role, Tensor]:
+        features = self.features(x)
+        return {role: self.heads[role](features) for role in roles}
+
+    def predict(self, x: Tensor) -> Tensor:
+        return self.heads["test"](self.features(x))
+
+    def predictors(self) -> list[nn.Module]:
+        return [self.features, self.heads["test"]]
+
+
+class Stacked(InferenceNetworks):
+    """F sees what A answers, and the truth: F(x, y) = head(A(x), y).   [InfNet+ Fig. 1c]
+
+    `head` maps two answers (B, ...) to logits. The loss of F does not move A; in the released code it does
+    (`blocked=False`).
+    """
+
+    supervised: Collection[Role] = ("test",)
+
+    def __init__(self, test: nn.Module, head: nn.Module, *, blocked: bool = True) -> None:
+        super().__init__()
+        self.test, self.head, self.blocked = test, head, blocked
+
+    def forward(self, x: Tensor, y: Tensor, relax: Relax, roles: Collection[Role]) -> dict[Role, Tensor]:
+        logits = {"test": self.test(x)}
+        if "augmented" in roles:
+            answer = relax(logits["test"])
+            logits["augmented"] = self.head(answer.detach() if self.blocked else answer, y)
+        return {role: logits[role] for role in roles}
+
+    def predict(self, x: Tensor) -> Tensor:
+        return self.test(x)
+
+    def predictors(self) -> list[nn.Module]:
+        return [self.test]

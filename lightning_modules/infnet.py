@@ -1,0 +1,186 @@
+"""Inference networks and an energy that learn jointly, in turns, batch by batch.   [InfNet+ §3]"""
+
+from collections.abc import Collection
+from typing import Any, Literal
+
+import torch
+from pytorch_lightning.cli import OptimizerCallable
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torchmetrics import Metric
+
+from datamodules.batches import Batch
+from energies.base import Energy, OfAnswer
+from inference.networks import InferenceNetworks
+from lightning_modules.base import scores_of
+from lightning_modules.metrics.changes import TagChanges
+from lightning_modules.phases import Phased
+from losses.joint import ROLES, JointObjective, Perceptron, Played, Role
+
+
+class InfNet(Phased):
+    """The networks climb what the energy descends; A predicts.   [InfNet+ eq. 6]
+
+    On each batch: `guess_steps` steps of the networks, then one of the energy. The networks also learn from
+    supervision, `supervision_weight` times the loss of each supervised role (as `networks.supervised` says
+    unless `supervised` is given).
+
+    The phase `joint` is that; in `tune` the energy rests and A goes on from the best F so far, by
+    E(x, A(x)) and the same supervision.   [Tu and Gimpel 2018, "retuning"]
+
+    What depends on x alone in the energy is computed once for all network steps of a batch; so is its
+    dropout.
+
+    Curves, an epoch's means, as the energy meets the networks after their steps: `cost_augmented`, what they
+    climb (cost - E(F) where F is alone), and `hinge`, what it descends; `energy_gradient`, the norm of its
+    gradient; and with `watch_network`, at the price of
+    one more backward pass a batch, `network_gradient`, the norm of dE(x, A(x))/dPsi.   [InfNet+ Fig. 3]
+
+    On validation, `val/augmented_...` are the scores of F and `val/ahead_...` those of A less these; given
+    `changes`, it is counted where A is right and F differs.   [InfNet+ Table 3]
+    """
+
+    main = "inference"
+
+    def __init__(
+        self,
+        networks: InferenceNetworks,
+        energy: Energy,
+        objective: JointObjective,
+        energy_optimizer: OptimizerCallable,
+        inference_optimizer: OptimizerCallable,
+        *,
+        guess_steps: int = 1,
+        supervision_weight: float = 1.0,
+        supervised: tuple[Role, ...] | None = None,
+        phases: tuple[Literal["joint", "tune"], ...] = ("joint",),
+        changes: TagChanges | None = None,
+        watch_network: bool = False,
+        **scheme: Any,
+    ) -> None:
+        super().__init__(phases=phases, **scheme)
+        self.save_hyperparameters()
+        self.networks, self.energy, self.objective = networks, energy, objective
+        self.energy_optimizer, self.inference_optimizer = energy_optimizer, inference_optimizer
+        self.guess_steps, self.supervision_weight = guess_steps, supervision_weight
+        self.supervised = networks.supervised if supervised is None else supervised
+        self.changes, self.watch_network = changes, watch_network
+        self.augmented_metric: Metric | None = (
+            self.metric.clone() if "augmented" in objective.weights else None
+        )
+        self._given: OfAnswer | None = None
+        self._watched: dict[str, list[Tensor]] = {}
+
+    def parts(self) -> dict[str, Optimizer]:
+        learned = [p for p in self.networks.parameters() if p.requires_grad]
+        return {
+            "inference": self.inference_optimizer(learned),
+            "energy": self.energy_optimizer(self.energy.parameters()),
+        }
+
+    def predictors(self) -> list[nn.Module]:
+        return self.networks.predictors()
+
+    def training_step(self, batch: Batch, index: int) -> None:
+        self._given = None
+        for _ in range(self.guess_steps):
+            self.step("inference", batch)
+        if self.phase == "joint":
+            self.step("energy", batch)
+            if self.watch_network:
+                self._watch("network_gradient", self._network_gradient(batch))
+
+    def loss(self, part: str, batch: Batch) -> Tensor:
+        if part == "energy":
+            with torch.no_grad():
+                answers = self._relaxed(self._logits(batch, self.objective.weights), batch)
+            played = self._play(batch, answers, self.energy.given(batch.x), truth=True)
+            self._watch("cost_augmented", self.objective.network_loss(played).neg())
+            loss = self.objective.energy_loss(played)
+            self._watch("hinge", loss)
+            return loss
+        if self._given is None:
+            self._given = self.energy.given(batch.x)
+        objective = self.objective if self.phase == "joint" else Perceptron()
+        logits = self._logits(batch, objective.weights)
+        answers = self._relaxed(logits, batch)
+        played = self._play(batch, answers, self._given, truth=objective.networks_see_truth)
+        return objective.network_loss(played) + self._supervision(logits, batch)
+
+    def predict(self, batch: Batch) -> Tensor:
+        return self.space.over(batch.mask).relax(self.networks.predict(batch.x))
+
+    def enter(self, phase: str) -> None:
+        """See Phased; `tune` goes on from the best epoch of `joint`, where one is kept."""
+        super().enter(phase)
+        kept = getattr(self.trainer.checkpoint_callback, "best_model_path", "")
+        if kept:
+            self.load_state_dict(torch.load(kept, weights_only=True, map_location=self.device)["state_dict"])
+        self.networks.fix_augmented()
+
+    def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
+        """Note the norm of the energy's gradient."""
+        if optimizer is self._optimizers["energy"].optimizer:
+            gradients = [p.grad for p in self._owned["energy"] if p.grad is not None]
+            self._watch("energy_gradient", nn.utils.get_total_norm(gradients))
+
+    def on_train_epoch_end(self) -> None:
+        """Let the curves go on; see Phased."""
+        for curve, values in self._watched.items():
+            self.note(curve, float(torch.stack(values).mean()))
+        self._watched = {}
+        super().on_train_epoch_end()
+
+    def validation_step(self, batch: Batch, index: int) -> None:
+        """Add a batch to the metrics of A and F."""
+        if self.augmented_metric is None:
+            return super().validation_step(batch, index)
+        self._draw_from(-1, 0)
+        answers = self._relaxed(self._logits(batch, ROLES), batch)
+        self.metric.update(answers["test"], batch.y)
+        self.augmented_metric.update(answers["augmented"], batch.y)
+        if self.changes is not None:
+            self.changes.update(answers["test"], answers["augmented"], batch.y)
+
+    def _report(self, stage: str) -> dict[str, Tensor]:
+        scores = super()._report(stage)
+        if stage == "val" and self.augmented_metric is not None:
+            for name, score in scores_of(self.augmented_metric, choose=True).items():
+                self.log(f"val/augmented_{name}", score)
+                self.log(f"val/ahead_{name}", scores[name] - score)
+        if stage == "val" and self.changes is not None:
+            self.findings["changes"] = self.changes.most_frequent()
+            self.changes.reset()
+        return scores
+
+    def _logits(self, batch: Batch, roles: Collection[Role]) -> dict[Role, Tensor]:
+        return self.networks(batch.x, batch.y, self.space.over(batch.mask).relax, roles)
+
+    def _relaxed(self, logits: dict[Role, Tensor], batch: Batch) -> dict[Role, Tensor]:
+        space = self.space.over(batch.mask)
+        return {role: space.relax(values) for role, values in logits.items()}
+
+    def _play(self, batch: Batch, answers: dict[Role, Tensor], energy: OfAnswer, *, truth: bool) -> Played:
+        """All answers, and the truth where it is asked for, through the energy in one call."""
+        guesses = torch.stack([*answers.values()])
+        costs = self.space.over(batch.mask).cost(guesses, batch.y)
+        rows = energy(torch.cat([guesses, batch.y.unsqueeze(0)]) if truth else guesses)
+        return Played(
+            dict(zip(answers, rows.unbind(0), strict=False)),
+            dict(zip(answers, costs.unbind(0), strict=True)),
+            rows[-1] if truth else None,
+        )
+
+    def _supervision(self, logits: dict[Role, Tensor], batch: Batch) -> Tensor:
+        space = self.space.over(batch.mask)
+        losses = [space.supervise(logits[role], batch.y).mean() for role in logits if role in self.supervised]
+        return self.supervision_weight * torch.stack(losses).sum() if losses else batch.y.new_zeros(())
+
+    def _network_gradient(self, batch: Batch) -> Tensor:
+        """The norm of dE(x, A(x))/dPsi, of the mean over the batch."""
+        energy = self.energy(batch.x, self.predict(batch)).mean()
+        learned = [p for net in self.predictors() for p in net.parameters()]
+        return nn.utils.get_total_norm(torch.autograd.grad(energy, learned))
+
+    def _watch(self, curve: str, value: Tensor) -> None:
+        self._watched.setdefault(curve, []).append(value.detach())

@@ -1,0 +1,49 @@
+"""Where one tagger departs from another that is right.
+
+Shapes: B examples, T positions, S tags.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torchmetrics import Metric
+
+
+class TagChanges(Metric):
+    """How often a second answer has another tag where the first has the true one.   [InfNet+ Table 3, bottom]
+
+    Positions whose true answer is all zero are padding; an answer's tag is its largest entry.
+
+    Args:
+        tags: names of the S tags in the order of their numbers.
+        kept: how many kinds of change are told.
+    """
+
+    full_state_update = False
+    counts: Tensor
+
+    def __init__(self, tags: Sequence[str], kept: int = 20) -> None:
+        super().__init__()
+        self.tags, self.kept = list(tags), kept
+        shape = (len(self.tags), len(self.tags))
+        self.add_state("counts", torch.zeros(shape, dtype=torch.long), dist_reduce_fx="sum")
+
+    def update(self, first: Tensor, second: Tensor, y: Tensor) -> None:
+        """Add a batch: two answers and the one-hot truth, all (B, T, S)."""
+        size = len(self.tags)
+        right = y.any(-1) & (first.argmax(-1) == y.argmax(-1))
+        pairs = (first.argmax(-1) * size + second.argmax(-1))[right]
+        self.counts += pairs.bincount(minlength=size * size).view(size, size).fill_diagonal_(0)
+
+    def compute(self) -> Tensor:
+        """Counts (S, S): row the first tag, column the second; the diagonal is 0."""
+        return self.counts
+
+    def most_frequent(self) -> list[list[str | int]]:
+        """The first tag, the second and how often, the most frequent first."""
+        counts = self.compute().flatten()
+        order = counts.argsort(descending=True, stable=True)[: self.kept].tolist()
+        size = len(self.tags)
+        rows = zip(order, counts[order].tolist(), strict=True)
+        return [[self.tags[place // size], self.tags[place % size], n] for place, n in rows if n]

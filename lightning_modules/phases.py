@@ -1,0 +1,121 @@
+"""Runs that go through phases, each ended by the trainer's stop rule."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from pytorch_lightning import Callback, LightningModule, Trainer
+from pytorch_lightning.callbacks import EarlyStopping
+from pytorch_lightning.utilities.rank_zero import rank_zero_warn
+
+from lightning_modules.base import Scheme
+
+
+class PhaseStopping(EarlyStopping):
+    """The trainer's stop rule, which ends phases; the end of the last phase is that of the run."""
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Judge the epoch; where a phase ends and more are to come, training goes on."""
+        asked_otherwise = trainer.should_stop
+        super().on_train_epoch_end(trainer, pl_module)
+        assert isinstance(pl_module, Phased)
+        if self.is_over() and pl_module.next_phase():
+            trainer.should_stop = asked_otherwise
+
+    def is_over(self) -> bool:
+        """Whether the phase has gone on long enough without getting better."""
+        return self.wait_count >= self.patience
+
+    def begin(self) -> None:
+        """Count anew, for the next phase."""
+        worst = math.inf if self.mode == "min" else -math.inf
+        self.wait_count, self.stopped_epoch, self.best_score = 0, 0, torch.tensor(worst)
+
+
+class Phased(Scheme):
+    """A scheme whose run has phases; with a single one it is like any other.
+
+    Each phase is ended by the trainer's EarlyStopping, which then counts anew; the end of the last phase is
+    that of the run. The curve `phase` has the number of each epoch's phase, and a checkpoint says which
+    phase it is from.
+    """
+
+    def __init__(self, *, phases: Sequence[str], **scheme: Any) -> None:
+        super().__init__(**scheme)
+        self.phases = tuple(phases)
+        self.phase = self.phases[0]
+
+    def enter(self, phase: str) -> None:
+        """Begin a phase, before its first epoch; the last checkpoint belonged to the phase before."""
+        self.phase = phase
+
+    def next_phase(self) -> str | None:
+        """The phase after this one, if there is one."""
+        after = self.phases[self.phases.index(self.phase) + 1 :]
+        return after[0] if after else None
+
+    def configure_callbacks(self) -> list[Callback]:
+        """The trainer's EarlyStopping, as a rule that ends phases; Lightning puts it in the other's place."""
+        rule = self.trainer.early_stopping_callback
+        if rule is None or isinstance(rule, PhaseStopping) or len(self.phases) == 1:
+            return []
+        return [
+            PhaseStopping(
+                rule.monitor,
+                abs(rule.min_delta),
+                rule.patience,
+                mode=rule.mode,
+                strict=rule.strict,
+                check_finite=rule.check_finite,
+                stopping_threshold=rule.stopping_threshold,
+                divergence_threshold=rule.divergence_threshold,
+                check_on_train_epoch_end=True,
+            )
+        ]
+
+    def on_fit_start(self) -> None:
+        """See Scheme.
+
+        Raises:
+            ValueError: where nothing says when a phase is over.
+        """
+        super().on_fit_start()
+        if self.next_phase() and self.trainer.early_stopping_callback is None:
+            raise ValueError(
+                f"{type(self).__name__} has no EarlyStopping callback to end its phases. Add one to "
+                "trainer.callbacks, or a layer that has it, such as --config conf/task/ocr.yaml."
+            )
+
+    def on_train_epoch_start(self) -> None:
+        """Enter the next phase if the last epoch ended one; see Scheme."""
+        super().on_train_epoch_start()
+        rule = self.trainer.early_stopping_callback
+        if isinstance(rule, PhaseStopping) and rule.is_over() and (phase := self.next_phase()):
+            self.enter(phase)
+            rule.begin()
+
+    def on_train_epoch_end(self) -> None:
+        """Log the phase; see Scheme."""
+        super().on_train_epoch_end()
+        if len(self.phases) > 1:
+            phase = float(self.phases.index(self.phase))
+            self.note("phase", phase)
+            self.log("train/phase", phase)
+
+    def on_fit_end(self) -> None:
+        """Say so where training ended before its last phase."""
+        if phase := self.next_phase():
+            rank_zero_warn(
+                f"training ended in the phase {self.phase!r}, before {phase!r}: raise trainer.max_epochs."
+            )
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keep the phase too."""
+        super().on_save_checkpoint(checkpoint)
+        checkpoint["phase"] = self.phase
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Go on in the phase of the checkpoint."""
+        super().on_load_checkpoint(checkpoint)
+        self.phase = checkpoint["phase"]

@@ -1,0 +1,45 @@
+"""Words as the strongest trace that each of some letter patterns leaves in them.
+
+Shapes: W words, C characters of the longest word, F filters.
+"""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from networks.features import Features
+
+
+class CharCNN(Features):
+    """Embed the characters, convolve, tanh, and keep each filter's maximum over the word.   [InfNet+ §6]
+
+    Embeddings start uniform in +-sqrt(3/size), dropout falls on them, and windows reach over both ends of the
+    word by all but one character.   [code of the authors' tagger with letters]
+    The convolution starts as torch has it.
+
+    Characters are numbers from 1, 0 is padding. Windows that lie wholly behind a word's end never win, so
+    its features do not depend on the words beside it.
+
+    Shapes:
+        characters: (W, C), 0 behind the end of a word.   returns: (W, F).
+    """
+
+    def __init__(
+        self, num_characters: int, *, size: int = 30, filters: int = 30, width: int = 3, dropout: float = 0.5
+    ) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(num_characters, size, padding_idx=0)
+        bound = (3 / size) ** 0.5
+        with torch.no_grad():
+            self.embedding.weight[1:].uniform_(-bound, bound)
+        self.dropout = nn.Dropout(dropout)
+        self.convolution = nn.Conv1d(size, filters, width, padding=width - 1)
+        self.size = filters
+
+    def forward(self, characters: Int[Tensor, "W C"]) -> Float[Tensor, "W F"]:
+        lengths = (characters != 0).sum(1, keepdim=True)
+        embedded = self.dropout(self.embedding(characters[:, : int(lengths.max())]))
+        traces = self.convolution(embedded.transpose(1, 2))
+        last = lengths + self.convolution.kernel_size[0] - 1
+        behind = torch.arange(traces.shape[-1], device=last.device) >= last
+        return traces.masked_fill(behind.unsqueeze(1), -torch.inf).amax(-1).tanh()

@@ -1,0 +1,97 @@
+"""Tokens as features: the vector of a word, what the other columns say of it, how it is spelled.
+
+Shapes: V word ids, R rows of vectors, C columns of ids, D features of a token, W distinct words of a batch.
+"""
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from networks.features import Features
+
+
+class WordFeatures(Features):
+    """A token's word vector, then its letters, then one embedding for each further column, side by side.
+
+    Vectors start from where others left them. `tuned` ones are learned further, with one vector for all words
+    nobody trained one for; the others are fixed: no parameters, no gradient. `columns` says how many ids the
+    columns of x from 1 on have and how many numbers stand for each; columns after those are not read.
+    `letters` reads (W, `longest_word`) character ids; each distinct word of a batch is read once. Sizes are
+    those of the vocabulary.
+
+    - Chunking: 50 tuned, 100 letters, 10 for the part of speech.                     [Scaling §6]
+    - Twitter POS, NER: fixed vectors. NER+: tuned ones and three columns. NER++: and letters.   [InfNet+ §6]
+
+    Shapes:
+        x: (..., C) ids, 0 where padded.   returns: (..., D), 0 where padded.
+    """
+
+    rows: Tensor
+    vectors: Tensor
+    characters: Tensor
+    ready: Tensor
+
+    def __init__(
+        self,
+        num_words: int,
+        num_vectors: int,
+        *,
+        num_dims: int = 50,
+        tuned: bool = True,
+        columns: Sequence[tuple[int, int]] = (),
+        letters: Features | None = None,
+        longest_word: int = 1,
+    ) -> None:
+        super().__init__()
+        vectors = torch.randn(num_vectors, num_dims).index_fill(0, torch.tensor(0), 0)
+        if tuned:
+            self.vectors = nn.Parameter(vectors)
+        else:
+            self.register_buffer("vectors", vectors)
+        self.register_buffer(
+            "rows", torch.ones(num_words, dtype=torch.long).index_fill(0, torch.tensor(0), 0)
+        )
+        self.columns = nn.ModuleList(nn.Embedding(count, size, padding_idx=0) for count, size in columns)
+        self.letters = letters
+        if letters is not None:
+            self.register_buffer("characters", torch.ones(num_words, longest_word, dtype=torch.int32))
+        self.register_buffer("ready", torch.tensor(False))
+        self.size = num_dims + (letters.size if letters else 0) + sum(size for _, size in columns)
+
+    @torch.no_grad()
+    def initialise(self, tables: dict[str, Tensor]) -> None:
+        """Take over vectors, rows and characters of the words; later calls change nothing.
+
+        So a network that has learned, here or in the run its checkpoint comes from, keeps its vectors.
+
+        Raises:
+            ValueError: a table has another size than the network was built for.
+        """
+        if bool(self.ready):
+            return
+        for name in ("vectors", "rows", "characters") if self.letters is not None else ("vectors", "rows"):
+            own = getattr(self, name)
+            if own.shape != tables[name].shape:
+                raise ValueError(
+                    f"the data's table '{name}' is {tuple(tables[name].shape)}, the network was built for "
+                    f"{tuple(own.shape)}. Give WordFeatures the sizes that the data's config has."
+                )
+            own.copy_(tables[name])
+        self.ready.fill_(True)
+
+    def forward(self, x: Int[Tensor, "*N C"]) -> Float[Tensor, "*N D"]:
+        words = x[..., 0]
+        parts = [F.embedding(self.rows[words], self.vectors, padding_idx=0)]
+        if self.letters is not None:
+            parts.append(self._spelled(words))
+        parts += [column(x[..., place]) for place, column in enumerate(self.columns, 1)]
+        return torch.cat(parts, dim=-1) if len(parts) > 1 else parts[0]
+
+    def _spelled(self, words: Tensor) -> Tensor:
+        """The letters of each word; padding has none, so any word is read in its place and blotted out."""
+        assert self.letters is not None
+        distinct, place = words.clamp_min(1).unique(return_inverse=True)
+        return F.embedding(place, self.letters(self.characters[distinct])) * (words != 0).unsqueeze(-1)

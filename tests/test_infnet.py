@@ -1,0 +1,386 @@
+"""Joint training of an energy and inference networks: what each minimises, who moves when, the phases."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytorch_lightning as pl
+import torch
+from torch import Tensor, nn
+
+from datamodules.batches import Batch
+from inference.networks import InferenceNetworks, Separated, Shared, Single, Stacked
+from lightning_modules.infnet import InfNet
+from lightning_modules.metrics.changes import TagChanges
+from losses.joint import Compound, JointObjective, MarginRescaled, Perceptron, Truncated
+from networks.features import Features
+from test_schemes import MASK, SPACES, D, Data, Net, Quality, ToyEnergy, Watch, adam, weights
+
+
+class Trunk(Features):
+    """Features of all entries of an answer."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.size = 4
+        self.net = Net((*shape[:-1], self.size))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net(x)
+
+
+class Head(nn.Module):
+    """An affine map of two answers."""
+
+    def __init__(self, outputs: int) -> None:
+        super().__init__()
+        self.map = nn.Linear(2 * outputs, outputs)
+
+    def forward(self, prediction: Tensor, y: Tensor) -> Tensor:
+        return self.map(torch.cat([prediction, y], dim=-1))
+
+
+def networks(name: str, shape: tuple[int, ...], dropout: float = 0.0) -> InferenceNetworks:
+    builders: dict[str, Callable[[], InferenceNetworks]] = {
+        "single": lambda: Single(Net(shape, dropout)),
+        "separated": lambda: Separated(Net(shape, dropout), Net(shape, dropout)),
+        "shared": lambda: Shared(Trunk(shape), shape[-1]),
+        "stacked": lambda: Stacked(Net(shape, dropout), Head(shape[-1])),
+    }
+    return builders[name]()
+
+
+OBJECTIVES: dict[str, JointObjective] = {
+    "margin": MarginRescaled(),
+    "truncated": Truncated(),
+    "perceptron": Perceptron(),
+    "compound": Compound(2.0),
+}
+
+
+def infnet(
+    space: str, nets: str = "stacked", objective: str = "compound", dropout: float = 0.0, **options: Any
+) -> InfNet:
+    torch.manual_seed(3)
+    kind, shape = SPACES[space]
+    return InfNet(
+        networks(nets, shape, dropout),
+        ToyEnergy(shape),
+        OBJECTIVES[objective],
+        adam,
+        adam,
+        space=kind,
+        metric=Quality(kind),
+        seed=1,
+        **options,
+    )
+
+
+def fit(
+    module: InfNet, data: Data, epochs: int, folder: Path, *, patience: int = 0, resume: str | None = None
+) -> Watch:
+    watch = Watch()
+    callbacks: list[pl.Callback] = [watch]
+    if patience:
+        callbacks.append(pl.callbacks.EarlyStopping("val/quality", mode="max", patience=patience))
+    trainer = pl.Trainer(
+        max_epochs=epochs,
+        accelerator="cpu",
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        default_root_dir=folder,
+        callbacks=callbacks,
+        num_sanity_val_steps=0,
+    )
+    trainer.fit(module, data, ckpt_path=resume)
+    trainer.save_checkpoint(folder / f"after-{epochs}.ckpt")
+    return watch
+
+
+def a_batch(space: str) -> Batch:
+    return next(iter(Data(space).val_dataloader()))
+
+
+@pytest.mark.parametrize("space", SPACES)
+@pytest.mark.parametrize(
+    ("nets", "objective"),
+    [
+        ("single", "margin"),
+        ("single", "truncated"),
+        ("single", "perceptron"),
+        ("separated", "compound"),
+        ("shared", "compound"),
+        ("stacked", "compound"),
+    ],
+)
+def test_each_way_to_build_the_networks_learns_on_every_kind_of_answer(
+    nets: str, objective: str, space: str, tmp_path: Path
+) -> None:
+    build = partial(infnet, space, nets, objective, supervision_weight=5.0)
+    module, before = build(), build()
+    fit(module, Data(space), 15, tmp_path)
+    batch = a_batch(space)
+    answers = module.space.over(batch.mask)
+
+    def supervision(of: InfNet) -> float:
+        return answers.supervise(of.networks.predict(batch.x), batch.y).mean().item()
+
+    assert supervision(module) < supervision(before)
+
+
+@pytest.mark.parametrize("nets", ["single", "separated", "shared", "stacked"])
+def test_energy_steps_leave_the_networks_and_network_steps_the_energy_bit_for_bit(
+    nets: str, tmp_path: Path
+) -> None:
+    class Recorder(InfNet):
+        seen: list[tuple[str, set[str]]]
+
+        def step(self, part: str, batch: Batch) -> None:
+            before = weights(self)
+            super().step(part, batch)
+            after = weights(self)
+            moved = {k.split(".")[0] for k in before if not torch.equal(before[k], after[k])}
+            self.seen = [*getattr(self, "seen", []), (part, moved)]
+
+    torch.manual_seed(3)
+    kind, shape = SPACES["tags"]
+    objective = MarginRescaled() if nets == "single" else Compound(1.0)
+    module = Recorder(
+        networks(nets, shape),
+        ToyEnergy(shape),
+        objective,
+        adam,
+        adam,
+        guess_steps=3,
+        space=kind,
+        metric=Quality(kind),
+    )
+    fit(module, Data("tags"), 1, tmp_path)
+    assert [part for part, _ in module.seen[:4]] == ["inference"] * 3 + ["energy"]
+    owner = {"energy": {"energy"}, "inference": {"networks"}}
+    assert all(moved == owner[part] for part, moved in module.seen)
+
+
+def test_a_small_network_step_lowers_the_energy_of_a_and_raises_what_f_climbs() -> None:
+    module = infnet("tags", "separated", supervision_weight=0.0)
+    batch, space = a_batch("tags"), SPACES["tags"][0].over(MASK)
+
+    def climbed() -> tuple[float, float]:
+        logits = module.networks(batch.x, batch.y, space.relax, ("test", "augmented"))
+        a, f = (space.relax(logits[role]) for role in ("test", "augmented"))
+        energy = module.energy.given(batch.x)
+        return energy(a).mean().item(), (space.cost(f, batch.y) - energy(f)).mean().item()
+
+    before = climbed()
+    loss = module.loss("inference", batch)
+    learned = [*module.networks.parameters()]
+    gradients = torch.autograd.grad(loss, learned)
+    with torch.no_grad():
+        for p, gradient in zip(learned, gradients, strict=True):
+            p -= 1e-4 * gradient
+    after = climbed()
+    assert after[0] < before[0] and after[1] > before[1]
+
+
+def test_a_small_energy_step_widens_the_gap_between_truth_and_guess() -> None:
+    module = infnet("tags", "single", "margin")
+    batch, space = a_batch("tags"), SPACES["tags"][0].over(MASK)
+
+    def gap() -> float:
+        answer = space.relax(module.networks.predict(batch.x)).detach()
+        return (module.energy(batch.x, batch.y) - module.energy(batch.x, answer)).mean().item()
+
+    before = gap()
+    learned = [*module.energy.parameters()]
+    gradients = torch.autograd.grad(module.loss("energy", batch), learned)
+    with torch.no_grad():
+        for p, gradient in zip(learned, gradients, strict=True):
+            p -= 1e-4 * gradient
+    assert gap() < before
+
+
+@pytest.mark.parametrize(("blocked", "reaches"), [(True, False), (False, True)])
+def test_the_loss_of_f_reaches_a_only_where_it_is_not_blocked(blocked: bool, reaches: bool) -> None:
+    _, shape = SPACES["tags"]
+    nets = Stacked(Net(shape), Head(shape[-1]), blocked=blocked)
+    batch, space = a_batch("tags"), SPACES["tags"][0].over(MASK)
+    logits = nets(batch.x, batch.y, space.relax, ("augmented",))["augmented"]
+    gradients = torch.autograd.grad(logits.square().sum(), [*nets.test.parameters()], allow_unused=True)
+    assert any(g is not None and bool(g.any()) for g in gradients) is reaches
+
+
+def test_supervision_goes_to_both_networks_unless_they_are_stacked() -> None:
+    batch = a_batch("tags")
+
+    def with_and_without(nets: str, **options: Any) -> float:
+        some, none = infnet("tags", nets, **options), infnet("tags", nets, supervision_weight=0.0)
+        return (some.loss("inference", batch) - none.loss("inference", batch)).item()
+
+    def cross_entropy(nets: str, role: str) -> float:
+        module = infnet("tags", nets)
+        space = module.space.over(MASK)
+        logits = module.networks(batch.x, batch.y, space.relax, (role,))[role]
+        return space.supervise(logits, batch.y).mean().item()
+
+    both = cross_entropy("separated", "test") + cross_entropy("separated", "augmented")
+    assert with_and_without("separated") == pytest.approx(both, rel=1e-4)
+    assert with_and_without("stacked") == pytest.approx(cross_entropy("stacked", "test"), rel=1e-4)
+    chosen = with_and_without("separated", supervised=("test",), supervision_weight=2.0)
+    assert chosen == pytest.approx(2 * cross_entropy("separated", "test"), rel=1e-4)
+
+
+def test_many_network_steps_of_a_batch_ask_the_input_part_of_the_energy_once(tmp_path: Path) -> None:
+    class Counting(ToyEnergy):
+        asked = 0
+
+        def given(self, x: Tensor) -> Callable[[Tensor], Tensor]:
+            Counting.asked += 1
+            return super().given(x)
+
+    module = infnet("tags", guess_steps=5)
+    module.energy = Counting(SPACES["tags"][1])
+    fit(module, Data("tags"), 1, tmp_path)
+    assert Counting.asked == 2 * 2  # two batches, each once for the networks and once for the energy
+
+
+@pytest.mark.parametrize("nets", ["single", "stacked"])
+def test_a_resumed_run_equals_an_unbroken_one_bit_by_bit(nets: str, tmp_path: Path) -> None:
+    objective = "margin" if nets == "single" else "compound"
+    build = partial(infnet, "tags", nets, objective, dropout=0.3, guess_steps=2, watch_network=True)
+    unbroken = build()
+    fit(unbroken, Data("tags"), 6, tmp_path / "a")
+    fit(build(), Data("tags"), 3, tmp_path / "b")
+    resumed = build()
+    torch.rand(100)  # whatever else drew random numbers in between
+    fit(resumed, Data("tags"), 6, tmp_path / "b", resume=str(tmp_path / "b" / "after-3.ckpt"))
+    for key, value in weights(unbroken).items():
+        assert torch.equal(value, weights(resumed)[key]), key
+    assert unbroken.curves == resumed.curves
+    assert len(unbroken.curves["network_gradient"]) == 6
+
+
+class Falling(pl.callbacks.Callback):
+    """Keeps F as it was when A began to be tuned."""
+
+    def __init__(self) -> None:
+        self.phases: list[str] = []
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        assert isinstance(pl_module, InfNet)
+        self.phases.append(pl_module.phase)
+
+
+def tuned(folder: Path, epochs: int = 40, resume: str | None = None) -> tuple[InfNet, list[str]]:
+    module, watch = infnet("tags", "single", "margin", phases=("joint", "tune")), Falling()
+    trainer = pl.Trainer(
+        max_epochs=epochs,
+        accelerator="cpu",
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        default_root_dir=folder,
+        callbacks=[
+            watch,
+            pl.callbacks.EarlyStopping("val/quality", mode="max", patience=3),
+            pl.callbacks.ModelCheckpoint(
+                folder / "best", monitor="val/quality", mode="max", save_on_train_epoch_end=True
+            ),
+        ],
+        num_sanity_val_steps=0,
+    )
+    trainer.fit(module, Data("tags"), ckpt_path=resume)
+    trainer.save_checkpoint(folder / "last.ckpt")
+    return module, watch.phases
+
+
+def test_tuning_starts_a_from_the_best_f_and_leaves_f_and_the_energy_there(tmp_path: Path) -> None:
+    module, phases = tuned(tmp_path)
+    assert phases == sorted(phases) and set(phases) == {"joint", "tune"}
+    first = phases.index("tune")
+    assert module.steps["energy"] == 2 * first and module.steps["inference"] == 2 * len(phases)
+    nets = module.networks
+    assert isinstance(nets, Single) and nets.fixed
+    kept = torch.load(next((tmp_path / "best").glob("*.ckpt")), weights_only=True)
+    if kept["phase"] == "joint":  # nothing tuned was better
+        for key, value in nets.before.state_dict().items():
+            assert torch.equal(value, kept["state_dict"][f"networks.net.{key}"])
+    moved = [
+        not torch.equal(a, b) for a, b in zip(nets.net.parameters(), nets.before.parameters(), strict=True)
+    ]
+    assert all(moved)
+
+
+def test_a_run_that_is_tuned_resumes_in_either_phase_bit_by_bit(tmp_path: Path) -> None:
+    unbroken, phases = tuned(tmp_path / "a")
+    for stop in (1, phases.index("tune") + 1):
+        folder = tmp_path / f"b{stop}"
+        tuned(folder, epochs=stop)
+        resumed, rest = tuned(folder, resume=str(folder / "last.ckpt"))
+        assert rest == phases[stop:]
+        for a, b in zip(unbroken.parameters(), resumed.parameters(), strict=True):
+            assert torch.equal(a, b)
+
+
+def test_only_one_network_for_both_roles_can_be_tuned(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="Separated trains A together with F"):
+        infnet("tags", "separated").networks.fix_augmented()
+
+
+def test_validation_scores_f_beside_a_and_says_how_far_a_is_ahead(tmp_path: Path) -> None:
+    module = infnet("tags", "stacked")
+    trainer = pl.Trainer(
+        max_epochs=2,
+        accelerator="cpu",
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        default_root_dir=tmp_path,
+        num_sanity_val_steps=0,
+    )
+    trainer.fit(module, Data("tags"))
+    scores = {name: float(value) for name, value in trainer.callback_metrics.items()}
+    assert scores["val/ahead_quality"] == pytest.approx(
+        scores["val/quality"] - scores["val/augmented_quality"]
+    )
+    batch, space = a_batch("tags"), SPACES["tags"][0].over(MASK)
+    logits = module.networks(batch.x, batch.y, space.relax, ("augmented",))["augmented"]
+    expected = space.quality(space.relax(logits), batch.y).mean().item()
+    assert scores["val/augmented_quality"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_changes_are_counted_where_the_first_is_right() -> None:
+    metric = TagChanges(["a", "b", "c"])
+    one_hot = torch.eye(3)
+    y = one_hot[[0, 0, 1, 2, 1]].unsqueeze(0)
+    y[0, 4] = 0  # padding
+    first = one_hot[[0, 0, 1, 1, 1]].unsqueeze(0)
+    second = one_hot[[1, 1, 2, 0, 0]].unsqueeze(0)
+    metric.update(first, second, y)
+    metric.update(first, first, y)
+    assert metric.most_frequent() == [["a", "b", 2], ["b", "c", 1]]
+
+
+@pytest.mark.parametrize(
+    ("nets", "trained", "asked"), [("single", 1, 1), ("separated", 2, 1), ("stacked", 1, 1)]
+)
+def test_sizes_count_what_is_learned_and_what_prediction_needs(nets: str, trained: int, asked: int) -> None:
+    objective = "margin" if nets == "single" else "compound"
+    module = infnet("tags", nets, objective)
+    shape = SPACES["tags"][1]
+
+    def size(net: nn.Module) -> int:
+        return sum(p.numel() for p in net.parameters())
+
+    net = size(Net(shape))
+    extra = size(Head(shape[-1])) if nets == "stacked" else 0
+    assert module.sizes() == {
+        "trained_parameters": trained * net + extra + size(ToyEnergy(shape)),
+        "inference_parameters": asked * net,
+    }
+
+
+def test_inputs_are_as_wide_as_the_tests_say() -> None:
+    assert a_batch("tags").x.shape[-1] == D

@@ -1,0 +1,47 @@
+"""What an energy and its inference networks minimise, against values worked by hand."""
+
+import pytest
+import torch
+from torch import Tensor, tensor
+
+from losses.joint import Compound, JointObjective, MarginRescaled, Perceptron, Played, Truncated
+
+COST = {"augmented": tensor([1.0, 2.0]), "test": tensor([3.0, 4.0])}
+GUESS = {"augmented": tensor([0.5, 5.0]), "test": tensor([-1.0, 2.0])}
+TRUE = tensor([0.0, 1.0])
+PLAYED = Played(GUESS, COST, TRUE)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("objective", "energy", "network"),
+    [
+        (MarginRescaled(), 0.25, 1.25),  # [1 - 0.5 + 0]_+, [2 - 5 + 1]_+; minus 1 - 0.5 and 2 - 5
+        (Truncated(), 0.25, -0.25),
+        (Perceptron(), 0.5, 0.5),  # [0 + 1]_+, [1 - 2]_+; -1 and 2
+        (Compound(perceptron_weight=4.0), 2.25, 3.25),
+    ],
+)
+def test_losses_of_two_examples_are_as_worked_by_hand(
+    objective: JointObjective, energy: float, network: float
+) -> None:
+    assert objective.energy_loss(PLAYED).item() == pytest.approx(energy)
+    assert objective.network_loss(PLAYED).item() == pytest.approx(network)
+
+
+def test_answers_that_are_the_truth_cost_nothing_and_move_no_energy() -> None:
+    true = TRUE.clone().requires_grad_()
+    nothing = {"augmented": torch.zeros(2), "test": torch.zeros(2)}
+    played = Played({"augmented": true * 1, "test": true * 1}, nothing, true)  # type: ignore[arg-type]
+    loss = Compound(2.0).energy_loss(played)
+    assert loss.item() == 0
+    assert not torch.autograd.grad(loss, true)[0].any()
+
+
+def test_a_margin_that_is_met_moves_the_network_only_without_truncation() -> None:
+    def gradient(objective: JointObjective) -> Tensor:
+        guess = tensor([9.0, 9.0], requires_grad=True)
+        played = Played({"augmented": guess}, {"augmented": tensor([1.0, 2.0])}, TRUE)
+        return torch.autograd.grad(objective.network_loss(played), guess)[0]
+
+    assert gradient(Truncated()).tolist() == [0, 0]
+    assert gradient(MarginRescaled()).tolist() == [0.5, 0.5]
