@@ -22,7 +22,7 @@ Relax = Callable[[Tensor], Tensor]
 class InferenceNetworks(nn.Module, ABC):
     """A and F. `supervised` says which of them learn from the local cross-entropy too.   [InfNet+ code]"""
 
-    supervised: Collection[Role] = ROLES
+    supervised: tuple[Role, ...] = ROLES
 
     @abstractmethod
     def forward(self, x: Tensor, y: Tensor, relax: Relax, roles: Collection[Role]) -> dict[Role, Tensor]:
@@ -123,14 +123,14 @@ class Stacked(InferenceNetworks):
     (`blocked=False`).
     """
 
-    supervised: Collection[Role] = ("test",)
+    supervised = ("test",)
 
     def __init__(self, test: nn.Module, head: nn.Module, *, blocked: bool = True) -> None:
         super().__init__()
         self.test, self.head, self.blocked = test, head, blocked
 
     def forward(self, x: Tensor, y: Tensor, relax: Relax, roles: Collection[Role]) -> dict[Role, Tensor]:
-        logits = {"test": self.test(x)}
+        logits: dict[Role, Tensor] = {"test": self.test(x)}
         if "augmented" in roles:
             answer = relax(logits["test"])
             logits["augmented"] = self.head(answer.detach() if self.blocked else answer, y)

@@ -87,7 +87,7 @@ def test_curves_of_all_seeds_share_a_colour_and_one_label(
     drawn: list[Any] = []
     plain = Axes.plot
 
-    def plot(axes: Axes, *points: list[float], **how: Any) -> Any:
+    def plot(axes: Axes, *points: list[float], **how: Any) -> list[Any]:
         drawn.append((points[1], how))
         return plain(axes, *points, **how)
 
