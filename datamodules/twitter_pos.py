@@ -3,8 +3,10 @@
 Shapes: N tweets, T tokens of the longest, S tags.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 
+import numpy as np
 from torch import Tensor
 
 from datamodules.errors import DataMismatch
@@ -17,6 +19,13 @@ from datamodules.vocabulary import Ids, Vectors, word_tables
 TWEETS = "glove_twitter_25d"
 NO_WORD = "UUUNKKK"  # in vectors of tweets, what stands for all words without one
 FILES = {"train": ("train", "train_more"), "validation": ("validation",), "test": ("test",)}
+SHAPES = {
+    "name": re.compile(r"@\w+"),
+    "address": re.compile(r"(?:https?:|www\.).*|\S+\.(?:com|org|net|ly|co)\b.*", re.IGNORECASE),
+    "tag": re.compile(r"#\w+"),
+    "number": re.compile(r".*\d.*"),
+    "signs": re.compile(r"\W+"),
+}
 
 
 class TwitterPOS(TaggedSentences):
@@ -26,7 +35,8 @@ class TwitterPOS(TaggedSentences):
     daily547, as by Tu and Gimpel.                                                  [InfNet+ §6.1]
 
     A word is looked up as it is written, else in lower case; each spelling has a row of its own. Row 1 is for
-    words without a vector: the one of UUUNKKK in a user's file that has it, else 0.
+    words without a vector: the one of UUUNKKK in a user's file that has it, else 0. Without such a file,
+    there are drawn vectors for names, addresses, #tags, numbers and signs, one for each of these shapes.
 
     Args:
         tags: the S tags in the order of their numbers.
@@ -107,6 +117,8 @@ class TwitterPOS(TaggedSentences):
         written = {word: word if word in vectors else word.lower() for word in words}
         found = {word: vectors[form] for word, form in written.items() if form in vectors}
         unknown = vectors.get(NO_WORD) if self.own else None
+        if not self.own:
+            found |= by_shape(words.keys() - found.keys(), like=np.stack([*found.values()]))
         return word_tables(
             words, characters, found, self.num_dims, form=str, unknown=unknown, longest=self.longest_word
         )
@@ -115,3 +127,18 @@ class TwitterPOS(TaggedSentences):
         if self.own:
             return self.own_vectors(wanted)
         return side_by_side(self.published_vectors(TWEETS, wanted, 25), self.glove_100d(), (25, 100))
+
+
+def by_shape(words: Iterable[str], *, like: np.ndarray) -> Vectors:
+    """One drawn vector for all names, one for all addresses, and so on, each always the same.
+
+    They stand in for what vectors trained on tweets know of such words. Words of no such shape are left out.
+
+    Args:
+        words: those that nobody trained a vector for.
+        like: vectors (W, D) whose mean and deviation the drawn ones have.
+    """
+    draw = np.random.default_rng(0).normal(like.mean(), like.std(), (len(SHAPES), like.shape[1]))
+    drawn = dict(zip(SHAPES, draw.astype(np.float32), strict=True))
+    shapes = {word: [s for s, pattern in SHAPES.items() if pattern.fullmatch(word)] for word in words}
+    return {word: drawn[fitting[0]] for word, fitting in shapes.items() if fitting}

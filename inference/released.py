@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from inference.gradient import GradientInference
+from inference.gradient import Search
 from inference.guesses import Case, Guess
 from losses.objectives import Guesses
 
@@ -25,7 +25,7 @@ class SquashedMinimum(Guess):
     The cost was detached there: it helps to choose the best point, and moves none.   [SEAL code, SPEN]
     """
 
-    inference: GradientInference
+    inference: Search
 
     def __call__(self, case: Case) -> Guesses:
         slope = case.energy.slope(case.x)
