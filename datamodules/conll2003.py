@@ -27,7 +27,7 @@ class CoNLL2003(TaggedSentences):
 
     See TaggedSentences. Case is 2 where the word begins with a capital letter, 3 where it does not. Words are
     looked up in lower case, with their digits. A word nobody trained a vector for has row 1, which starts
-    from 0 and is not the row of padding.                                           [InfNet+ §6.1]
+    from 0 and is not the row of padding.                                           [InfNet+ §6]
 
     The files may have their entities in IOB1, as published, or in IOB2.
 

@@ -32,7 +32,7 @@ class TwitterPOS(TaggedSentences):
     """Words x (N, T, 1) as ids, parts of speech y (N, T, S) one-hot, a mask (N, T).
 
     See TaggedSentences. Trained on oct27.train and oct27.dev together, validated on oct27.test, tested on
-    daily547, as by Tu and Gimpel.                                                  [InfNet+ §6.1]
+    daily547, as by Tu and Gimpel.                                                  [InfNet+ §6]
 
     A word is looked up as it is written, else in lower case; each spelling has a row of its own. Row 1 is for
     words without a vector: the one of UUUNKKK in a user's file that has it, else 0. Without such a file,

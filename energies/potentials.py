@@ -121,7 +121,7 @@ class ChainPotentials:
         if self.mask is not None:
             hidden = ~self.mask.unsqueeze(-1)
             unary, y = unary.masked_fill(hidden, 0), y.masked_fill(hidden, 0)
-        score = torch.einsum("bts,...bts->...b", unary, y)
+        score = (unary * y).sum((-2, -1))
         before, after = y[..., :-1, :], y[..., 1:, :]
         step = (
             (before.unsqueeze(-2) @ self.pairwise).squeeze(-2)

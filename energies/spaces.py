@@ -42,6 +42,10 @@ class AnswerSpace(ABC):
         """
 
     @abstractmethod
+    def noise(self, logits: Tensor, num_samples: int) -> Tensor:
+        """What makes draws of logits when it is added and the nearest answer taken, (K, B, ...)."""
+
+    @abstractmethod
     def log_prob(self, logits: Tensor, y: Tensor) -> Tensor:
         """Log-probability of discrete answers y (..., B, ...) under the logits, (..., B)."""
 
@@ -98,6 +102,10 @@ class _Binary(AnswerSpace):
             num_samples, *probability.shape, dtype=probability.dtype, device=probability.device
         )
         return draws < probability
+
+    def noise(self, logits: Tensor, num_samples: int) -> Tensor:
+        uniform = torch.rand(num_samples, *logits.shape, dtype=logits.dtype, device=logits.device)
+        return torch.logit(uniform, eps=torch.finfo(logits.dtype).eps)
 
     def log_prob(self, logits: Tensor, y: Tensor) -> Tensor:
         logits = self.flat(logits.detach())
@@ -205,6 +213,11 @@ class TagSequences(AnswerSpace):
         probability = logits.detach().softmax(-1).flatten(0, -2)  # (B T, S)
         tags = probability.multinomial(num_samples, replacement=True).T.unflatten(1, logits.shape[:-1])
         return self._hide(F.one_hot(tags, self.num_tags).to(logits.dtype))
+
+    def noise(self, logits: Tensor, num_samples: int) -> Tensor:
+        shape = (num_samples, *logits.shape)
+        exponential = torch.empty(shape, dtype=logits.dtype, device=logits.device).exponential_()
+        return -exponential.log()  # Gumbel
 
     def log_prob(self, logits: Tensor, y: Tensor) -> Tensor:
         return torch.einsum("bts,...bts->...b", self._hide(logits.detach().log_softmax(-1)), y)

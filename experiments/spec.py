@@ -4,8 +4,9 @@ Everything a person can mistype in conf/tables/*.yaml is refused here, before an
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -26,7 +27,7 @@ KEYS = {
     "metric": ["name", "scale", "digits", "better"],
     "measure": ["title", "metric", "reported"],
     "column": ["label", "config", "over", "note", "unavailable", "tuned", "instead_of", "metric"],
-    "row": ["label", "config", "needs", "tuned", "set", "columns", "cited", "note"],
+    "row": ["label", "config", "needs", "tuned", "set", "grid", "columns", "cited", "note"],
     "claim": ["says", "holds", "on", "across"],
     "source": ["paper", "table", "figure"],
     "ratio": ["says", "of", "to", "reported"],
@@ -87,7 +88,10 @@ class _Reader:
             if key not in tree:
                 self._fail(f"`{key}` is missing.")
         columns = {str(n): self._column(str(n), t) for n, t in self._dict("columns", tree["columns"]).items()}
-        rows = {str(n): self._row(str(n), t, columns) for n, t in self._dict("rows", tree["rows"]).items()}
+        trees = {
+            name: t for n, t in self._dict("rows", tree["rows"]).items() for name, t in self._grid(str(n), t)
+        }
+        rows = {name: self._row(name, t, columns) for name, t in trees.items()}
         self._needs(rows)
         self._tuned(str(tree.get("tuned") or self.path.stem), rows, columns)
         table = Table(
@@ -174,6 +178,24 @@ class _Reader:
         tree = self._keys("column", f"columns.{name}", tree)
         config, over = (self._files(f"columns.{name}.{key}", tree.pop(key, [])) for key in ("config", "over"))
         return Column(name, str(tree.pop("label", name)), config, over, **tree)
+
+    def _grid(self, name: str, tree: Tree) -> Iterator[tuple[str, Tree]]:
+        """The rows of a tree: itself, or with a `grid` one for each point, named and labelled by it."""
+        if not isinstance(tree, dict) or "grid" not in tree:
+            yield name, tree
+            return
+        place = f"rows.{name}.grid"
+        grid = self._dict(place, tree["grid"])
+        for key, values in grid.items():
+            if not isinstance(values, list) or not values:
+                self._fail(f"{place}.{key} is {values!r}; write a list of values.")
+        rest = {key: value for key, value in tree.items() if key != "grid"}
+        for index, point in enumerate(product(*grid.values())):
+            told = ", ".join(
+                f"{key.rpartition('.')[2]} {value}" for key, value in zip(grid, point, strict=True)
+            )
+            chosen = {**rest.get("set", {}), **dict(zip(grid, point, strict=True))}
+            yield f"{name}_{index}", rest | {"label": f"{tree.get('label', name)}: {told}", "set": chosen}
 
     def _row(self, name: str, tree: Tree, columns: dict[str, Column]) -> Row:
         place = f"rows.{name}"

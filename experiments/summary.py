@@ -157,7 +157,9 @@ def _cell(table: Table, row: str, column: str, records: list[store.Record], ids:
 
 
 def number(record: Mapping[str, Any], name: str) -> float | None:
-    """A metric of a record, or one of its own numbers, such as its seconds."""
+    """A metric of a record, or one of its own numbers, such as its seconds; `seconds_per_epoch` of these."""
+    if name == "seconds_per_epoch":
+        return record["seconds"] / record["epochs"] if record.get("epochs") else None
     value = record["metrics"].get(name, record.get(name))
     return float(value) if isinstance(value, int | float) else None
 

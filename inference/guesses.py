@@ -1,7 +1,8 @@
 """Guesses: the answers an energy learns from.
 
 A task-net gives them (its point, perturbed, sampled) or a search over the energy does (its minimum, cost-
-augmented, adversarial). Each guess is a constant: no gradient flows into what made it.
+augmented, adversarial). A scheme that wants constants asks for them without gradients; to one that asks with
+gradients, the relaxed answers of a task-net carry them back to it, samples and searches do not.
 """
 
 from abc import ABC, abstractmethod
@@ -21,7 +22,7 @@ from losses.objectives import Guesses, Objective
 class Case:
     """All that a guess may look at: what learns, how, and a batch.
 
-    `logits` (B, ...) are those of the task-net, None where the scheme has none; they are constants here.
+    `logits` (B, ...) are those of the task-net, None where the scheme has none.
     """
 
     energy: Energy
@@ -37,7 +38,7 @@ class Case:
             raise ValueError(
                 "these guesses come from a task-net, but the scheme has none: give it a `guesser`."
             )
-        return self.logits.detach()
+        return self.logits
 
     def search(self, inference: Search, target: Target) -> Guesses:
         """The one guess a search finds lowest by `target`, a function of (energy, answer)."""
@@ -91,6 +92,43 @@ class Sampled(Guess):
 
 
 @dataclass(frozen=True)
+class StraightThrough(Guess):
+    """Draws from the task-net whose gradient is that of its relaxed answer.   [Implicit §4; Bengio 2013]"""
+
+    num_samples: int = 10
+
+    def __call__(self, case: Case) -> Guesses:
+        logits = case.known_logits()
+        relaxed = case.space.relax(logits)
+        draws = case.space.sample(logits, self.num_samples).to(relaxed.dtype)
+        return Guesses(draws + relaxed - relaxed.detach(), logits)
+
+
+@dataclass(frozen=True)
+class Concrete(Guess):
+    """Relaxed draws: the task-net's logits with noise, sharpened.
+
+    [Maddison et al. 2017; Jang et al. 2017]
+    """
+
+    num_samples: int = 10
+    temperature: float = 0.5
+
+    def __call__(self, case: Case) -> Guesses:
+        logits = case.known_logits()
+        noise = case.space.noise(logits, self.num_samples)
+        return Guesses(case.space.relax((logits + noise) / self.temperature))
+
+
+@dataclass(frozen=True)
+class Rounded(Guess):
+    """The discrete answer nearest to the task-net's."""
+
+    def __call__(self, case: Case) -> Guesses:
+        return Guesses(case.space.decode(case.space.relax(case.known_logits())).unsqueeze(0))
+
+
+@dataclass(frozen=True)
 class Minimum(Guess):
     """What a search finds lowest, as the objective reads the energy.   [DVN §3.3, inference samples]"""
 
@@ -137,7 +175,10 @@ class Truth(Guess):
 
 @dataclass(frozen=True)
 class Together(Guess):
-    """The guesses of several sources side by side.   [DVN: minimum, adversarial, truth]"""
+    """The guesses of several sources side by side.   [DVN: minimum, adversarial, truth]
+
+    Or the relaxed answer, the way back to the task-net, and hard samples beside it.   [Implicit §4]
+    """
 
     sources: list[Guess]
 

@@ -60,7 +60,8 @@ def neumann(
     c = `divisor`; `damping` is added to the diagonal of A. The series tends to the answer where all
     eigenvalues of A lie between 0 and 2c, and then no term is longer than the one before it. So the first
     that is shows an eigenvalue outside: it and those after it are left out, and the series has `diverged`.
-    Grown r-fold, A has an eigenvalue of `curvature` = c (1 + r) or more, or one of c (1 - r) or less.
+    Grown r-fold, A has an eigenvalue of `curvature` = c (1 + r) or more, or one of c (1 - r) or less. If a
+    product is not finite, x is b / c.
 
     Raises:
         ValueError: fewer than 0 terms, or a divisor that is not a positive number. One that is a tensor is not
@@ -69,20 +70,20 @@ def neumann(
     if terms < 0:
         raise ValueError(f"a Neumann series of {terms} terms: ask for 0 products or more.")
     check_divisor(divisor)
-    c = torch.as_tensor(divisor, dtype=b[0].dtype, device=b[0].device)
+    c, good = _usable(divisor, b[0])
     z, total, sizes = b, [t.clone() for t in b], [dot(b, b)]
-    alive = sizes[0].isfinite() & c.isfinite() & (c > 0)
+    alive = sizes[0].isfinite() & good
+    scale = alive / -c
     for _ in range(terms):
-        z = _next_term(z, product(z), divisor, damping)
+        z = list(torch._foreach_addcmul(z, damped(product(z), z, damping), [scale] * len(z)))
         sizes.append(dot(z, z))
         alive = alive & (sizes[-1] <= SLACK**2 * sizes[-2])
-        torch._foreach_add_(total, [torch.where(alive, t, 0.0) for t in z])
-    if isinstance(divisor, Tensor):
-        total = [torch.where(c.isfinite() & (c > 0), t / c, 0.0) for t in total]
-    else:
-        torch._foreach_div_(total, divisor)
+        scale = alive / -c  # at 0 the term is kept as it is, and grows no further
+        torch._foreach_addcmul_(total, z, [alive.to(c.dtype)] * len(z))
     lengths = torch.stack(sizes).sqrt()
-    return Solution(total, ~alive, c * _first_growth(lengths), lengths[-1] / lengths[0])
+    finite = lengths.isfinite().all(0)
+    x = [torch.where(good, torch.where(finite, t, s), 0.0) / c for t, s in zip(total, b, strict=True)]
+    return Solution(x, ~alive, c * _first_growth(lengths), lengths[-1] / lengths[0])
 
 
 def conjugate_gradient(
@@ -144,12 +145,11 @@ def check_divisor(divisor: float | Tensor) -> None:
         )
 
 
-def _next_term(z: Vector, product: Vector, divisor: float | Tensor, damping: float | Tensor) -> Vector:
-    """z - (A + damping I) z / c, in new tensors: a product may be the very argument it was given."""
-    product = damped(product, z, damping)
-    if isinstance(divisor, Tensor):
-        return list(torch._foreach_add(z, torch._foreach_mul(product, 1 / divisor), alpha=-1))
-    return list(torch._foreach_add(z, product, alpha=-1 / divisor))
+def _usable(divisor: float | Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
+    """The divisor as a tensor, 1 if it is none, and whether it is one."""
+    c = torch.as_tensor(divisor, dtype=like.dtype, device=like.device)
+    good = c.isfinite() & (c > 0)
+    return torch.where(good, c, 1.0), good
 
 
 def _first_growth(lengths: Float[Tensor, "terms *systems"]) -> Tensor:

@@ -74,15 +74,24 @@ class Scheme(pl.LightningModule):
     def step(self, part: str, batch: Batch) -> None:
         """One optimizer step of `part`; every other parameter stays as it is and receives no gradient."""
         with self._moving(part):
-            loss = self.loss(part, batch)
             optimizer = self._optimizers[part]
             optimizer.zero_grad()
-            self.manual_backward(loss)
-            if part == self.main and self.clip_norm is not None:
-                nn.utils.clip_grad_norm_(self._owned[part], self.clip_norm)
+            loss = self.differentiate(part, batch)
+            if (bound := self.clip_norms().get(part)) is not None:
+                nn.utils.clip_grad_norm_(self._owned[part], bound)
             optimizer.step()
         self._losses[part] = self._losses.get(part, 0) + loss.detach()
         self._counts[part] = self._counts.get(part, 0) + 1
+
+    def differentiate(self, part: str, batch: Batch) -> Tensor:
+        """Leave the gradient of the part's loss in its parameters; the loss."""
+        loss = self.loss(part, batch)
+        self.manual_backward(loss)
+        return loss
+
+    def clip_norms(self) -> dict[str, float | None]:
+        """What the gradients of parts are clipped to; of those that are not here, to nothing."""
+        return {self.main: self.clip_norm}
 
     def training_step(self, batch: Batch, index: int) -> None:
         """One step of the main part; schemes with more parts say their own order."""

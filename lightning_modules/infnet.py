@@ -31,10 +31,10 @@ class InfNet(Phased):
     What depends on x alone in the energy is computed once for all network steps of a batch; so is its
     dropout.
 
-    Curves, an epoch's means, as the energy meets the networks after their steps: `cost_augmented`, what they
-    climb (cost - E(F) where F is alone), and `hinge`, what it descends; `energy_gradient`, the norm of its
-    gradient; and with `watch_network`, at the price of
-    one more backward pass a batch, `network_gradient`, the norm of dE(x, A(x))/dPsi.   [InfNet+ Fig. 3]
+    Curves, an epoch's means: of F as the energy's step meets it, `cost_augmented`, cost - E(F), and `hinge`;
+    `energy_gradient`, the norm of the energy's gradient; and with `watch_network`, at the price of one more
+    backward pass a batch, `network_gradient`, the norm of dE(x, A(x))/dPsi after the network steps.
+    [InfNet+ Fig. 3]
 
     On validation, `val/augmented_...` are the scores of F and `val/ahead_...` those of A less these; given
     `changes`, it is counted where A is right and F differs.   [InfNet+ Table 3]
@@ -86,19 +86,19 @@ class InfNet(Phased):
         for _ in range(self.guess_steps):
             self.step("inference", batch)
         if self.phase == "joint":
-            self.step("energy", batch)
             if self.watch_network:
                 self._watch("network_gradient", self._network_gradient(batch))
+            self.step("energy", batch)
 
     def loss(self, part: str, batch: Batch) -> Tensor:
         if part == "energy":
             with torch.no_grad():
                 answers = self._relaxed(self._logits(batch, self.objective.weights), batch)
             played = self._play(batch, answers, self.energy.given(batch.x), truth=True)
-            self._watch("cost_augmented", self.objective.network_loss(played).neg())
-            loss = self.objective.energy_loss(played)
-            self._watch("hinge", loss)
-            return loss
+            if "augmented" in answers:
+                self._watch("cost_augmented", self.objective.violation("augmented", played))
+                self._watch("hinge", self.objective.hinge("augmented", played))
+            return self.objective.energy_loss(played)
         if self._given is None:
             self._given = self.energy.given(batch.x)
         objective = self.objective if self.phase == "joint" else Perceptron()
@@ -111,12 +111,14 @@ class InfNet(Phased):
         return self.space.over(batch.mask).relax(self.networks.predict(batch.x))
 
     def enter(self, phase: str) -> None:
-        """See Phased; `tune` goes on from the best epoch of `joint`, where one is kept."""
+        """See Phased; `tune` goes on from the best epoch of `joint`, with a fresh optimizer."""
         super().enter(phase)
-        kept = getattr(self.trainer.checkpoint_callback, "best_model_path", "")
-        if kept:
-            self.load_state_dict(torch.load(kept, weights_only=True, map_location=self.device)["state_dict"])
+        if path := getattr(self.trainer.checkpoint_callback, "best_model_path", ""):
+            kept = torch.load(path, weights_only=True, map_location=self.device)
+            if kept["phase"] == "joint":
+                self.load_state_dict(kept["state_dict"])
         self.networks.fix_augmented()
+        self._optimizers["inference"].state.clear()
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
         """Note the norm of the energy's gradient."""

@@ -3,6 +3,7 @@
 Energies are low for good answers. K guesses an example; B examples.
 """
 
+import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
@@ -47,3 +48,14 @@ def ranking(true_score: Rows, noise_score: GuessRows) -> Float[Tensor, ""]:
     """
     denominator = noise_score.logsumexp(0).logaddexp(true_score)
     return (denominator - true_score).sum()
+
+
+def contrastive(true_energy: Rows, guess_energy: GuessRows, cost: GuessRows) -> Float[Tensor, ""]:
+    """Mean of log sum_k exp(cost_k - E(guess_k) + E(true)), the truth among the guesses at cost 0.
+
+    [Implicit L_CD, with the minus that its print lacks]
+
+    So it is never below 0, and softplus(cost - E(guess) + E(true)), a smooth hinge, for a single guess.
+    """
+    ahead = cost - guess_energy + true_energy
+    return torch.cat([torch.zeros_like(ahead[:1]), ahead]).logsumexp(0).mean()

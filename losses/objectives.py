@@ -69,6 +69,15 @@ class Regression(Objective):
 
 
 @dataclass(frozen=True)
+class Contrastive(Objective):
+    """The truth lies below all guesses together, by their costs, in a smooth way.   [Implicit L_CD]"""
+
+    def __call__(self, energy: EnergyFn, space: Answers, x: Tensor, y: Tensor, guesses: Guesses) -> Tensor:
+        rows = energy(x, _with_truth(y, guesses))
+        return losses.contrastive(rows[0], rows[1:], space.cost(guesses.y, y))
+
+
+@dataclass(frozen=True)
 class NCERanking(Objective):
     """The truth ranks above samples of a known noise distribution, whose log-probability is taken off.
 

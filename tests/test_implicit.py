@@ -1,0 +1,216 @@
+"""Bilevel training: what the task-net minimises, what gradient the energy gets, who moves when."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from datamodules.batches import Batch
+from energies.spaces import LabelSets
+from inference.guesses import Case, Concrete, Guess, Point, Rounded, Sampled, StraightThrough, Together, Truth
+from inference.hypergradient import (
+    ConjugateGradient,
+    Dropped,
+    Exact,
+    FiniteDifference,
+    Identity,
+    Neumann,
+    Products,
+    Solver,
+)
+from lightning_modules.cross_entropy import CrossEntropy
+from lightning_modules.implicit import Implicit
+from losses import energy as losses
+from losses.objectives import Contrastive, Margin, Objective, Regression
+from test_schemes import MASK, SPACES, Data, Net, Quality, ToyEnergy, adam, fit, weights
+
+SOFT = Together([Point(), Sampled(4)])
+PRIMARY: dict[str, tuple[Objective, Guess]] = {
+    "ssvm": (Margin(), Point()),
+    "dvn": (Regression(), Together([Point(), Truth()])),
+    "cd": (Contrastive(), SOFT),
+}
+
+
+def implicit(
+    space: str,
+    primary: str = "cd",
+    solver: Solver = Neumann(3),
+    products: Products = Exact(),
+    dropout: float = 0.0,
+    **options: Any,
+) -> Implicit:
+    torch.manual_seed(3)
+    kind, shape = SPACES[space]
+    objective, guess = PRIMARY[primary]
+    settings = {"warm_up": 0, "energy_weight": 0.5} | options
+    return Implicit(
+        Net(shape, dropout),
+        ToyEnergy(shape),
+        objective,
+        guess,
+        adam,
+        adam,
+        solver,
+        products,
+        space=kind,
+        metric=Quality(kind),
+        seed=1,
+        **settings,
+    )
+
+
+def test_the_contrastive_loss_is_as_worked_by_hand() -> None:
+    true, guess, cost = torch.tensor([1.0]), torch.tensor([[2.0], [0.0]]), torch.tensor([[0.5], [1.0]])
+    expected = torch.tensor([0.0, 0.5 - 2 + 1, 1.0 - 0 + 1]).logsumexp(0)
+    torch.testing.assert_close(losses.contrastive(true, guess, cost), expected)
+
+
+def test_the_contrastive_loss_of_one_guess_is_a_softplus_and_never_negative() -> None:
+    torch.manual_seed(0)
+    true = torch.randn(6, dtype=torch.float64, requires_grad=True)
+    guess, cost = torch.randn(1, 6, dtype=torch.float64), torch.rand(1, 6, dtype=torch.float64)
+    loss = losses.contrastive(true, guess, cost)
+    torch.testing.assert_close(loss, nn.functional.softplus(cost - guess + true)[0].mean())
+    assert loss > 0
+    (gradient,) = torch.autograd.grad(loss, true)
+    assert (gradient > 0).all()  # the energy of the truth goes down
+
+
+def test_guesses_that_are_the_truth_cost_log_of_their_number() -> None:
+    true = torch.zeros(3)
+    loss = losses.contrastive(true, true.expand(4, 3), torch.zeros(4, 3))
+    torch.testing.assert_close(loss, torch.tensor(5.0).log())
+
+
+@pytest.mark.parametrize("space", SPACES)
+@pytest.mark.parametrize("primary", PRIMARY)
+def test_bilevel_training_learns_on_every_kind_of_answer(primary: str, space: str, tmp_path: Path) -> None:
+    module, before = implicit(space, primary), implicit(space, primary)
+    fit(module, Data(space), 8, tmp_path)
+    batch = next(iter(Data(space).val_dataloader()))
+    answers = module.space.over(batch.mask)
+
+    def supervision(of: Implicit) -> float:
+        return answers.supervise(of.task_net(batch.x), batch.y).mean().item()
+
+    assert supervision(module) < supervision(before)
+    assert all(len(module.curves[name]) == 8 for name in ("explicit", "implicit", "stopped"))
+
+
+def test_the_energy_rests_while_the_task_net_warms_up(tmp_path: Path) -> None:
+    module = implicit("sets", warm_up=2)
+    before = weights(module)
+    fit(module, Data("sets"), 2, tmp_path)
+    after = weights(module)
+    assert all(torch.equal(before[k], after[k]) for k in before if k.startswith("energy"))
+    assert module.steps == {"task": 2 * 2 * 5, "energy": 0}
+
+
+def test_without_weight_the_task_net_is_that_of_cross_entropy_and_the_implicit_gradient_is_zero(
+    tmp_path: Path,
+) -> None:
+    with pytest.warns(UserWarning, match="the implicit gradient is 0"):
+        module = implicit("sets", energy_weight=0.0, dropout=0.5)
+    kind, shape = SPACES["sets"]
+    torch.manual_seed(3)
+    plain = CrossEntropy(Net(shape, 0.5), adam, task_steps=5, space=kind, metric=Quality(kind), seed=1)
+    fit(plain, Data("sets"), 3, tmp_path / "a")
+    fit(module, Data("sets"), 3, tmp_path / "b")
+    for name, value in plain.task_net.state_dict().items():
+        assert torch.equal(value, module.task_net.state_dict()[name])
+    assert module.curves["implicit"] == [0, 0, 0]
+
+
+class Still(Implicit):
+    """Keeps the gradient the energy was given, and moves nothing."""
+
+    def step(self, part: str, batch: Batch) -> None:
+        if part == "energy":
+            self.steps["energy"] += 1
+            self.differentiate("energy", batch)
+            self.kept = [p.grad.clone() for p in self._owned["energy"] if p.grad is not None]
+
+
+def gradient_of(solver: Solver, products: Products, tmp_path: Path, **options: Any) -> list[Tensor]:
+    module = implicit("sets", "ssvm", solver, products, damping=0.0, **options)
+    module.__class__ = Still
+    fit(module, Data("sets"), 1, tmp_path)
+    assert isinstance(module, Still)
+    return module.kept
+
+
+def test_solvers_and_products_agree_on_the_gradient_where_they_should(tmp_path: Path) -> None:
+    of = partial(gradient_of, tmp_path=tmp_path)
+    short, none = of(Neumann(0), Exact()), of(Dropped(), Exact())
+    for same, other in zip(of(Identity(), Exact()), short, strict=True):
+        assert torch.equal(same, other)
+    for differing, other in zip(of(Neumann(3), Exact()), of(Neumann(3), FiniteDifference()), strict=True):
+        torch.testing.assert_close(differing, other, rtol=0.02, atol=1e-5)
+    assert any(not torch.allclose(a, b) for a, b in zip(short, none, strict=True))
+
+
+@pytest.mark.parametrize("solver", [Dropped(), ConjugateGradient(3, damping=1.0)])
+def test_any_solver_trains(solver: Solver, tmp_path: Path) -> None:
+    module = implicit("tags", solver=solver)
+    before = weights(module)
+    fit(module, Data("tags"), 1, tmp_path)
+    assert not torch.equal(before["energy.patterns.weight"], module.energy.patterns.weight)
+
+
+def test_a_resumed_run_equals_an_unbroken_one_bit_by_bit(tmp_path: Path) -> None:
+    build = partial(implicit, "sets", dropout=0.3, refresh=3, inner_steps=2)
+    unbroken = build()
+    fit(unbroken, Data("sets"), 6, tmp_path / "a")
+    fit(build(), Data("sets"), 3, tmp_path / "b")
+    resumed = build()
+    torch.rand(100)  # whatever else drew random numbers in between
+    fit(resumed, Data("sets"), 6, tmp_path / "b", resume=str(tmp_path / "b" / "after-3.ckpt"))
+    for key, value in weights(unbroken).items():
+        assert torch.equal(value, weights(resumed)[key]), key
+    assert unbroken.curves == resumed.curves
+
+
+def case(space: str) -> Case:
+    kind, shape = SPACES[space]
+    torch.manual_seed(5)
+    logits = torch.randn(len(MASK), *shape, requires_grad=True)
+    answers = kind.over(MASK if space == "tags" else None)
+    return Case(ToyEnergy(shape), Margin(), answers, torch.empty(0), torch.empty(0), logits)
+
+
+@pytest.mark.parametrize("space", SPACES)
+def test_draws_that_carry_gradients_are_draws_and_have_the_relaxed_answers_gradient(space: str) -> None:
+    of = case(space)
+    found = StraightThrough(7)(of).y
+    discrete = of.space.decode(found.detach())
+    torch.testing.assert_close(found.detach(), discrete, atol=1e-6, rtol=0)
+    weight = torch.randn_like(found)
+    assert of.logits is not None
+    (through,) = torch.autograd.grad((found * weight).sum(), of.logits)
+    (relaxed,) = torch.autograd.grad((of.space.relax(of.logits) * weight.sum(0)).sum(), of.logits)
+    torch.testing.assert_close(through, relaxed)
+
+
+@pytest.mark.parametrize("space", SPACES)
+def test_relaxed_draws_round_to_exact_draws(space: str) -> None:
+    of = case(space)
+    assert of.logits is not None
+    many = Concrete(4000, temperature=0.5)(of).y
+    frequency = of.space.decode(many.detach()).mean(0)
+    torch.testing.assert_close(frequency, of.space.relax(of.logits.detach()), atol=0.04, rtol=0)
+    (gradient,) = torch.autograd.grad(many.square().sum(), of.logits)
+    assert gradient.any()
+
+
+def test_rounding_gives_one_discrete_answer() -> None:
+    of = case("sets")
+    assert of.logits is not None
+    assert torch.equal(Rounded()(of).y, (of.logits >= 0).float().unsqueeze(0))
+
+
+def test_sets_of_these_tests_are_sets() -> None:
+    assert isinstance(SPACES["sets"][0], LabelSets)
