@@ -16,10 +16,9 @@ from inference.linear import Vector, dot
 
 Loss = Callable[[Tensor], Tensor]
 
-# How torch words it that something can be derived only once
-ONLY_ONCE = re.compile(
-    r"derivative for '?(?P<name>[\w:.]+)'? is not implemented|(?P<marked>once_differentiable)"
-)
+# How torch words it that an operation can be derived only once, and the node that stands for one of ours
+ONLY_ONCE = re.compile(r"derivative for '?(?P<name>[\w:.]+)'? is not implemented")
+FORGOTTEN = "torch::autograd::Error"
 
 
 @dataclass(frozen=True)
@@ -27,7 +26,8 @@ class Bilevel:
     """A task-net under two losses of its logits; phi is what they depend on besides.   [Implicit eqs. 4-6]
 
     theta are the parameters of `net` that ask for gradients. The losses close over what else they need: the
-    energy, the truth, a mask. The net is asked as it stands, dropout included; batch norm belongs in eval mode.
+    energy, the truth, a mask. The net is asked as it stands, dropout included; batch norm belongs in eval
+    mode.
     """
 
     net: nn.Module
@@ -92,7 +92,7 @@ class Products(ABC):
 class Exact(Products):
     """Double backward. One graph is kept for all products.
 
-    Raises, when a product is taken:
+    Raises, at the first use:
         ValueError: the net or the loss uses an operation that can be derived only once.
     """
 
@@ -112,6 +112,7 @@ class _Graph(Curvature):
                 problem.inner(logits), self.theta, create_graph=True, materialize_grads=True
             )
             outer = problem.outer(logits)
+        refuse_once_only(gradient)
         self.gradient = gradient
         found = torch.autograd.grad(
             outer, [*self.theta, *self.phi], retain_graph=True, materialize_grads=True
@@ -125,7 +126,7 @@ class _Graph(Curvature):
         return self._pulled(w, self.phi)
 
     def _pulled(self, z: Vector, by: Sequence[Tensor]) -> list[Tensor]:
-        """grad <z, gradient>; what has no gradient of its own adds none."""
+        """The gradient of <z, gradient>; what has no gradient of its own adds none."""
         bent = [(g, t) for g, t in zip(self.gradient, z, strict=True) if g.requires_grad]
         outputs, weights = zip(*bent, strict=True) if bent else ((), ())
         return pulled(outputs, weights, by)
@@ -209,7 +210,7 @@ def explicit_gradient(problem: Bilevel) -> list[Tensor]:
 
 
 def pulled(outputs: Sequence[Tensor], weights: Sequence[Tensor], by: Sequence[Tensor]) -> list[Tensor]:
-    """grad <weights, outputs>, 0 where they do not depend on it; the graph is kept.
+    """The gradient of <weights, outputs>, 0 where they do not depend on it; the graph is kept.
 
     This asks the engine behind `torch.autograd.grad`, whose checks take 50 us a call: as long as a product
     itself in a small net.
@@ -234,8 +235,33 @@ def pulled(outputs: Sequence[Tensor], weights: Sequence[Tensor], by: Sequence[Te
         once = ONLY_ONCE.search(str(error))
         if not once:
             raise
-        raise ValueError(
-            f"{once['name'] or 'a custom autograd function'} has no second derivative, so there is no exact "
-            "product with the Hessian of the inner loss. Take inference.hypergradient.FiniteDifference()."
-        ) from error
+        raise ValueError(_only_once(once["name"])) from error
     return [torch.zeros_like(p) if g is None else g for g, p in zip(found, by, strict=True)]
+
+
+def refuse_once_only(gradients: Sequence[Tensor]) -> None:
+    """Look through the graph of a gradient for what was marked `once_differentiable`.
+
+    torch complains only where such an error node is on the way to what is derived by. It is not: the function
+    forgets what its gradient depends on, and its part of a product would be missing without a word.
+
+    Raises:
+        ValueError: there is such a function.
+    """
+    nodes = [g.grad_fn for g in gradients if g.grad_fn is not None]
+    seen = set(nodes)
+    while nodes:
+        node = nodes.pop()
+        if node.name() == FORGOTTEN:
+            raise ValueError(_only_once("a custom autograd function"))
+        for before, _ in node.next_functions:
+            if before is not None and before not in seen:
+                seen.add(before)
+                nodes.append(before)
+
+
+def _only_once(name: str) -> str:
+    return (
+        f"{name} has no second derivative, so there is no exact product with the Hessian of the inner loss. "
+        "Take inference.hypergradient.FiniteDifference()."
+    )

@@ -81,7 +81,7 @@ class Dropped(Solver):
     def __call__(
         self, product: Product, v: Vector, *, divisor: float | Tensor, damping: float | Tensor, dot: Dot
     ) -> Solution:
-        """w = 0."""
+        """No product, and 0 for w."""
         none = v[0].new_zeros(())
         return Solution([torch.zeros_like(t) for t in v], none.bool(), none, none + 1)
 
@@ -171,7 +171,7 @@ class Hypergradient:
 
     @property
     def gradient(self) -> list[Tensor]:
-        """d outer / dphi = explicit - implicit."""
+        """The total, explicit - implicit."""
         return list(torch._foreach_sub(self.explicit, self.implicit))
 
 
@@ -184,10 +184,10 @@ def hypergradient(
     damping: float | Tensor = 0.0,
     reduce: Reduce | None = None,
 ) -> Hypergradient:
-    """d outer / dphi through theta, which is taken for a minimum of the inner loss.   [Implicit eq. 4]
+    """The gradient of the outer loss in phi, theta being a minimum of the inner one.   [Implicit eq. 4]
 
     `divisor` is the c of a Neumann series, at least the largest curvature; `damping` is added to the diagonal
-    of H. `reduce` averages a list of tensors over processes: with it the losses are the mean over all of them.
+    of H. `reduce` averages a list of tensors over processes: with it the losses are the means over all.
 
     Raises:
         ValueError: a divisor that is not a positive number; what `products` cannot do.
@@ -237,8 +237,8 @@ def largest_curvature(
             z = list(torch._foreach_div(z, size.clamp_min(torch.finfo(size.dtype).tiny)))
     if not bool(size.isfinite()):
         raise ValueError(
-            f"the curvature of the inner loss is {size.item()}: look for what is not finite in the logits or the "
-            "energy, and clip gradients or lower the learning rates."
+            f"the curvature of the inner loss is {size.item()}: look for what is not finite in the logits or "
+            "the energy, and clip gradients or lower the learning rates."
         )
     return size
 
@@ -254,17 +254,17 @@ def why_diverged(found: Hypergradient) -> str:
     curvature, divisor = float(found.curvature), float(found.divisor)
     if curvature > 0:
         return (
-            f"the Neumann series grew at divisor {divisor:.4g}: the Hessian has a curvature of {curvature:.4g} or "
-            f"more, or one of {2 * divisor - curvature:.4g} or less. Take a divisor of {curvature:.4g} or more; if "
-            "it still grows, more damping."
+            f"the Neumann series grew at divisor {divisor:.4g}: the Hessian has a curvature of {curvature:.4g} "
+            f"or more, or one of {2 * divisor - curvature:.4g} or less. Take a divisor of {curvature:.4g} or "
+            "more; if it still grows, more damping."
         )
     if curvature < 0:
         return (
             f"conjugate gradient met a curvature of {curvature:.4g}: take more damping than {-curvature:.4g}."
         )
     return (
-        f"at divisor {divisor:.4g} a product with the Hessian, the outer gradient or the divisor itself is not a "
-        "number to go on with: look at the logits and the energy."
+        f"at divisor {divisor:.4g} a product with the Hessian, the outer gradient or the divisor itself is not "
+        "a number to go on with: look at the logits and the energy."
     )
 
 

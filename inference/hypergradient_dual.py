@@ -1,4 +1,4 @@
-"""Products with the Hessian of a plain stack of linear layers, written in the examples instead of the weights.
+"""Products with the Hessian of a stack of linear layers, written in the examples instead of the weights.
 
 The gradient of any loss of the logits has the form d h^T in a layer's weights: d (O, N) is its slope at what
 the layer gives, h (I, N) is what the layer reads. H z differentiates that along z, and so has the form
@@ -18,12 +18,14 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from inference.curvature import Bilevel, Curvature, Exact, Products, pulled
+from inference.curvature import Bilevel, Curvature, Exact, Products, pulled, refuse_once_only
 from inference.linear import Vector
 from networks.mlp import MLP, LabelMLP
 
 IN_TURN = (nn.Sequential, MLP, LabelMLP)  # modules that run their children one after another
-ELEMENTWISE = (
+LAYERS = (
+    nn.Linear,
+    nn.Dropout,
     nn.ReLU,
     nn.LeakyReLU,
     nn.ELU,
@@ -73,6 +75,7 @@ class _Layer:
     def __init__(self, linear: nn.Linear, h: Tensor) -> None:
         self.weight, self.h = linear.weight.detach(), h
         self.gram = h.T @ h
+        self.out: Tensor
         if linear.bias is None:
             self.out = self.weight @ h
         else:
@@ -114,6 +117,7 @@ class _InExamples(Curvature):
                 problem.inner(self.logits), self.logits, create_graph=True, materialize_grads=True
             )
             outer = problem.outer(self.logits)
+        refuse_once_only([self.slopes])
         slope, *self.explicit = torch.autograd.grad(outer, [self.logits, *self.phi], materialize_grads=True)
         with torch.no_grad():
             for layer, received in self._backwards(self.slopes.detach()):
@@ -148,7 +152,7 @@ class _InExamples(Curvature):
         return torch.dot(self._met(a[0]).view(-1), b[0].view(-1))
 
     def _backwards(self, slope: Tensor) -> Iterator[tuple[_Layer, Tensor]]:
-        """From the last layer to the first: the slope at what each gives, of a loss with this one at the logits."""
+        """Slopes of a loss at what each layer gives, from the last to the first; `slope` is that at the logits."""
         slope = _columns(slope)
         for layer in reversed(self.layers):
             yield layer, slope
@@ -166,7 +170,7 @@ class _InExamples(Curvature):
 
     def _parts(self, vector: Tensor) -> tuple[Tensor, ...]:
         """Views of the rows: Q of layer 0, R of 1, Q of 1, R of 2 ..."""
-        return vector.split(self.sizes)
+        return torch.split_with_sizes(vector, self.sizes)  # Tensor.split takes three times as long
 
     def _met(self, vector: Tensor) -> Tensor:
         """V h in the rows of Q and V^T d in those of R, V = Q h^T + d R^T; kept for one more use."""
@@ -183,7 +187,7 @@ class _InExamples(Curvature):
         return met
 
     def _along(self, met: Sequence[Tensor], places: Sequence[Tensor]) -> list[Tensor]:
-        """How each preactivation changes along a vector, then the logits; the inputs' changes go to R's places."""
+        """How each preactivation changes along a vector, then the logits; R's places get the inputs' changes."""
         changes = [met[0]]
         for depth, (before, layer) in enumerate(pairwise(self.layers), 1):
             r = places[2 * depth - 1]
@@ -195,7 +199,7 @@ class _InExamples(Curvature):
         return [*changes, self.layers[-1].through(changes[-1])]
 
     def _pulled(self, change: Tensor, by: Sequence[Tensor]) -> list[Tensor]:
-        """grad <change of the logits, slope of the inner loss there>."""
+        """The gradient of <change of the logits, slope of the inner loss there>."""
         if not self.slopes.requires_grad:
             return pulled((), (), by)
         return pulled([self.slopes], [change.T.reshape(self.slopes.shape)], by)
@@ -213,15 +217,16 @@ def _stack(module: nn.Module, name: str) -> Iterator[tuple[str, nn.Module]]:
         ValueError: one is neither linear nor elementwise.
     """
     if type(module) in IN_TURN:
-        for child_name, child in module.named_children():
+        for child_name, child in module._modules.items():  # named_children leaves out what stands there twice
+            assert child is not None
             yield from _stack(child, f"{name}.{child_name}" if name else child_name)
-    elif type(module) in (nn.Linear, nn.Dropout, *ELEMENTWISE):
+    elif type(module) in LAYERS and not (module._forward_hooks or module._forward_pre_hooks):
         yield name, module
     else:
         raise ValueError(
-            f"Dual is for stacks of linear layers and activations, and '{name or 'the net'}' is of type "
-            f"{type(module).__name__}. Take inference.hypergradient.Exact(), or FiniteDifference() for what can "
-            "be derived only once."
+            "Dual is for stacks of linear layers and activations without hooks, and "
+            f"'{name or 'the net'}' is of type {type(module).__name__}. Take inference.hypergradient.Exact(), or "
+            "FiniteDifference() for what can be derived only once."
         )
 
 

@@ -1,7 +1,7 @@
 """x with A x = b, for a symmetric A that is known by its products alone.
 
-A vector is a list of tensors, whatever they stand for: the parameters of a network, or (B, N) for B systems at
-once. `dot` says what the inner product of two vectors is. Where it is a number for each system, as with
+A vector is a list of tensors, whatever they stand for: the parameters of a network, or (B, N) for B systems
+at once. `dot` says what the inner product of two vectors is. Where it is a number for each system, as with
 `row_dot`, each system has steps of its own. Nothing waits for the device: how it ended stays a tensor.
 """
 
@@ -24,8 +24,8 @@ SLACK = 1.0001  # what is no longer than this by the term before it has not grow
 class Solution:
     """An x, and how it came about: a number for each system, or one where there is one.
 
-    `diverged`: it had to stop early, and x is what it had by then. `curvature`: the eigenvalue that stopped it,
-    as the procedure says; 0 where none did. `left`: the length of the last residual seen, over that of b.
+    `diverged`: it had to stop early, and x is what it had by then. `curvature`: the eigenvalue that stopped
+    it, as the procedure says; 0 where none did. `left`: the length of the last residual seen, over that of b.
     """
 
     x: Vector
@@ -61,18 +61,18 @@ def neumann(
     eigenvalues of A lie between 0 and 2c, and then no term is longer than the one before it. So the first
     that is shows an eigenvalue outside: it and those after it are left out, and the series has `diverged`.
     Grown r-fold, A has an eigenvalue of `curvature` = c (1 + r) or more, or one of c (1 - r) or less. If a
-    product is not finite, x is b / c.
+    product is not finite, x is 0.
 
     Raises:
-        ValueError: fewer than 0 terms, or a divisor that is not a positive number. One that is a tensor is not
-            looked at; if it is none, x is 0 and `diverged` is true.
+        ValueError: fewer than 0 terms, or a divisor that is not a positive number. One that is a tensor is
+            not looked at; if it is none, x is 0 and `diverged` is true.
     """
     if terms < 0:
         raise ValueError(f"a Neumann series of {terms} terms: ask for 0 products or more.")
     check_divisor(divisor)
     c, good = _usable(divisor, b[0])
     z, total, sizes = b, [t.clone() for t in b], [dot(b, b)]
-    alive = sizes[0].isfinite() & good
+    alive = (sizes[0] < math.inf) & good
     scale = alive / -c
     for _ in range(terms):
         z = list(torch._foreach_addcmul(z, damped(product(z), z, damping), [scale] * len(z)))
@@ -81,8 +81,8 @@ def neumann(
         scale = alive / -c  # at 0 the term is kept as it is, and grows no further
         torch._foreach_addcmul_(total, z, [alive.to(c.dtype)] * len(z))
     lengths = torch.stack(sizes).sqrt()
-    finite = lengths.isfinite().all(0)
-    x = [torch.where(good, torch.where(finite, t, s), 0.0) / c for t, s in zip(total, b, strict=True)]
+    factor = ((lengths < math.inf).all(0) & good) / c
+    x = [t.mul_(factor).nan_to_num_(0.0, 0.0, 0.0) for t in total]
     return Solution(x, ~alive, c * _first_growth(lengths), lengths[-1] / lengths[0])
 
 
@@ -109,11 +109,11 @@ def conjugate_gradient(
     x, r, p = [torch.zeros_like(t) for t in b], b, b
     size = first = dot(b, b)
     alive, curvature = size > 0, torch.zeros_like(size)
-    diverged = ~size.isfinite()
+    diverged = ~(size < math.inf)
     for _ in range(steps):
         ap = damped(product(p), p, damping)
         bent = dot(p, ap)
-        wrong = alive & ~((bent > 0) & bent.isfinite())
+        wrong = alive & ~((bent > 0) & (bent < math.inf))
         curvature, diverged = torch.where(wrong, bent / dot(p, p), curvature), diverged | wrong
         alive = alive & ~wrong
         step = size / bent
@@ -148,7 +148,7 @@ def check_divisor(divisor: float | Tensor) -> None:
 def _usable(divisor: float | Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
     """The divisor as a tensor, 1 if it is none, and whether it is one."""
     c = torch.as_tensor(divisor, dtype=like.dtype, device=like.device)
-    good = c.isfinite() & (c > 0)
+    good = (c > 0) & (c < math.inf)
     return torch.where(good, c, 1.0), good
 
 

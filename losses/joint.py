@@ -9,6 +9,7 @@ Shapes: B examples.
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import reduce
 from typing import Literal
 
 import torch
@@ -114,4 +115,4 @@ class Compound(JointObjective):
 
 
 def _total(terms: Iterable[Tensor]) -> Tensor:
-    return torch.stack([*terms]).sum()
+    return reduce(torch.add, terms)

@@ -119,7 +119,7 @@ def functional(t: Task) -> Contender:
     def run() -> list[Tensor]:
         v, explicit = t.outer_gradients(t.net(t.x), again=False)
         z = dict(zip(theta, v, strict=True))
-        _, pull = torch.func.vjp(torch.func.grad(inner), theta, phi)
+        pull = torch.func.vjp(torch.func.grad(inner), theta, phi)[1]
         total = z
         for _ in range(t.terms):
             product = pull(z)[0]

@@ -14,7 +14,10 @@ from networks.pretrained import CheckpointUnusable, PretrainedNet, load_part
 
 SCHEMES = sorted(Path("conf/scheme").glob("*.yaml"))
 DATA = sorted(Path("conf/data").glob("*.yaml"))
-TABLES = sorted(path.stem for path in Path("conf/tables").glob("*.yaml"))
+TABLES = [
+    *sorted(path.stem for path in Path("conf/tables").glob("*.yaml")),
+    *sorted(map(str, Path("conf/sweeps").glob("*.yaml"))),
+]
 QUICK = ["--trainer.max_epochs=1", "--trainer.limit_train_batches=3", "--trainer.limit_val_batches=1"]
 TASKS = {
     "ocr": "conf/task/ocr.yaml",
@@ -96,6 +99,18 @@ def test_each_task_of_named_entities_builds_and_trains(task: str, tmp_path: Path
     scheme = Path("conf/scheme/infnet/global_c.yaml")
     cli = build(tmp_path, *configs("conf/data/conll2003.yaml", scheme, f"conf/task/{task}.yaml"))
     assert torch.isfinite(fit_if_the_data_is_there(cli)["val/f1"])
+
+
+@pytest.mark.parametrize("objective", ["ssvm", "dvn", "cd"])
+def test_each_objective_builds_and_trains_over_bilevel_training(objective: str, tmp_path: Path) -> None:
+    sets, tags = (f"conf/scheme/implicit/{kind}.yaml" for kind in ("label_sets", "tags"))
+    over = f"conf/scheme/implicit/{objective}.yaml"
+    cli = build(tmp_path, *configs("conf/data/generated.yaml", sets, over), "--model.warm_up=0")
+    assert torch.isfinite(fit_if_the_data_is_there(cli)["val/example_f1"])
+    assert cli.model.steps == {"task": 15, "energy": 3}
+    layers = configs("conf/data/twitter_pos.yaml", tags, over, TASKS["twitter_pos"])
+    cli = build(tmp_path, *layers, "--model.warm_up=0")
+    assert torch.isfinite(fit_if_the_data_is_there(cli)["val/accuracy"])
 
 
 CRITERIA = ["Likelihood", "MarginalCrossEntropy", "StructuredSVM", "MeanFieldCrossEntropy"]

@@ -115,3 +115,28 @@ def test_every_table_of_the_repository_is_read(root: Path, monkeypatch: pytest.M
     for path in Path("conf/tables").glob("*.yaml"):
         assert read_table(path.stem).title
         yaml.safe_load(path.read_text())
+
+
+def test_a_grid_gives_a_row_for_each_point_named_and_labelled_by_it(world: World) -> None:
+    def searched(tree: dict[str, Any]) -> None:
+        tree["rows"]["plain"] |= {
+            "label": "P",
+            "set": {"model.fixed": 3},
+            "grid": {"model.lr": [0.1, 0.2], "model.steps": [1, 5]},
+        }
+        tree["rows"] = {"plain": tree["rows"]["plain"]}
+        for key in ("claims", "reported"):
+            tree.pop(key, None)
+
+    world.change("tables/toy.yaml", searched)
+    rows = read_table("toy").rows
+    assert [*rows] == ["plain_0", "plain_1", "plain_2", "plain_3"]
+    assert rows["plain_1"].label == "P: lr 0.1, steps 5"
+    assert rows["plain_2"].set == {"model.fixed": 3, "model.lr": 0.2, "model.steps": 1}
+
+
+@pytest.mark.parametrize("values", [[], 3])
+def test_a_grid_without_a_list_of_values_is_refused(world: World, values: object) -> None:
+    world.change("tables/toy.yaml", lambda t: t["rows"]["plain"].update(grid={"model.lr": values}))
+    with pytest.raises(TableError, match=r"rows\.plain\.grid\.model\.lr is .*write a list"):
+        read_table("toy")

@@ -1,0 +1,249 @@
+"""Products with the Hessian: three ways to compute them, against one another."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bilevel_toys import DOUBLE, FINE, apart, flat, mlc, solved
+from energies.mlc import LabelMixEnergy
+from inference.hypergradient import (
+    Bilevel,
+    ConjugateGradient,
+    Dual,
+    Exact,
+    ExactSolve,
+    FiniteDifference,
+    Identity,
+    Neumann,
+    Products,
+    hypergradient,
+    largest_curvature,
+)
+from networks.bilstm import BiLSTM, Tagger
+from networks.mlp import MLP, LabelMLP
+from networks.words import WordFeatures
+
+
+def small_conv() -> tuple[nn.Module, Tensor]:
+    net = nn.Sequential(
+        nn.Conv2d(1, 3, 3, padding=1),
+        nn.Softplus(),
+        nn.Conv2d(3, 2, 3, stride=2),
+        nn.Flatten(),
+        nn.Linear(18, 7),
+    )
+    return net.double(), torch.randn(5, 1, 8, 8, dtype=DOUBLE)
+
+
+def small_tagger() -> tuple[nn.Module, Tensor]:
+    features = WordFeatures(20, 15, num_dims=4)
+    ids = torch.randint(1, 20, (5, 3, 1))
+    ids[1, 2] = ids[3, 1:] = 0
+    return nn.Sequential(Tagger(BiLSTM(features, 3), 7)).double(), ids
+
+
+@pytest.mark.parametrize("make", [small_conv, small_tagger])
+def test_finite_differences_give_what_double_backward_gives(
+    make: Callable[[], tuple[nn.Module, Tensor]],
+) -> None:
+    torch.manual_seed(1)
+    net, x = make()
+    labels = mlc()
+    problem = replace(labels, net=net, x=x)
+    if x.dtype == torch.long:
+        problem = replace(
+            problem,
+            inner=lambda logits: labels.inner(logits.sum(1)),
+            outer=lambda logits: labels.outer(logits.sum(1)),
+        )
+    curvature = float(largest_curvature(problem, Exact(), iterations=20))
+    exact, rough = (
+        hypergradient(problem, Neumann(8), products, divisor=2 * curvature, damping=curvature)
+        for products in (Exact(), FINE)
+    )
+    assert not exact.diverged and flat(exact.implicit).norm() > 1e-4 * flat(exact.explicit).norm()
+    assert apart(rough.implicit, exact.implicit) < 1e-3
+    assert apart(rough.explicit, exact.explicit) < 1e-12
+
+
+STACKS: dict[str, Callable[[], nn.Module]] = {
+    "LabelMLP": lambda: LabelMLP(30, 7, num_layers=2, width=8),
+    "LabelMLP, one layer": lambda: LabelMLP(30, 7, num_layers=1, width=8),
+    "LabelMLP with dropout": lambda: LabelMLP(30, 7, num_layers=3, width=8, dropout=0.4),
+    "MLP, whose softplus comes last": lambda: MLP(30, num_layers=2, width=7),
+    "linear": lambda: nn.Linear(30, 7),
+    "dropped input": lambda: nn.Sequential(
+        nn.Dropout(0.3), nn.Linear(30, 8), nn.ReLU(), nn.Linear(8, 7, bias=False)
+    ),
+    "two activations in a row": lambda: nn.Sequential(
+        nn.Linear(30, 9), nn.Tanh(), nn.Softplus(2.0, 1.0), nn.Dropout(0.2), nn.Linear(9, 7), nn.Linear(7, 7)
+    ),
+    "nested": lambda: nn.Sequential(
+        nn.Sequential(nn.Linear(30, 6), nn.SiLU()), nn.Sequential(nn.Linear(6, 6), nn.GELU(), nn.Linear(6, 7))
+    ),
+}
+
+
+@pytest.mark.parametrize("dtype", [DOUBLE, torch.float32])
+@pytest.mark.parametrize("stack", STACKS)
+def test_dual_products_are_the_exact_ones(
+    stack: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(2)
+    problem = mlc(STACKS[stack](), dtype=dtype, rows=3)
+    exact = solved(problem, Exact())
+    state = torch.get_rng_state()
+    monkeypatch.setattr(Exact, "at", lambda *_, **__: pytest.fail("it is the dual's turn"))
+    dual = solved(problem, Dual())
+    assert torch.equal(torch.get_rng_state(), state)
+    tolerance = 1e-10 if dtype == DOUBLE else 1e-6
+    assert flat(exact.implicit).norm() > 1e-3 * flat(exact.explicit).norm()
+    assert apart(dual.implicit, exact.implicit) < tolerance
+    assert apart(dual.explicit, exact.explicit) < tolerance
+    assert dual.diverged == exact.diverged
+    torch.testing.assert_close(dual.curvature, exact.curvature, rtol=1e-4, atol=1e-4)
+
+
+def test_dual_vectors_have_the_lengths_of_what_they_stand_for() -> None:
+    problem = mlc(rows=3)
+    exact, dual = Exact().at(problem), Dual().at(problem)
+    a, b = [exact.slope], [dual.slope]
+    for _ in range(3):
+        a.append(exact.product(a[-1]))
+        b.append(dual.product(b[-1]))
+    for i in range(4):
+        for j in range(4):
+            torch.testing.assert_close(dual.dot(b[i], b[j]), exact.dot(a[i], a[j]))
+    written_to = b[1]
+    dual.dot(written_to, written_to)
+    written_to[0].mul_(2)
+    torch.testing.assert_close(dual.dot(written_to, written_to), 4 * exact.dot(a[1], a[1]))
+
+
+@pytest.mark.parametrize(
+    "solver", [ConjugateGradient(steps=6, tolerance=0.0, damping=3.0), ExactSolve(), Identity()]
+)
+def test_every_solver_gives_the_same_with_dual_products(
+    solver: ConjugateGradient | ExactSolve | Identity,
+) -> None:
+    problem = mlc(LabelMLP(30, 7, num_layers=1, width=4), rows=2)
+    exact, dual = (hypergradient(problem, solver, p, divisor=9.0, damping=0.5) for p in (Exact(), Dual()))
+    assert apart(dual.implicit, exact.implicit) < 1e-8
+
+
+def test_dual_reads_positions_as_examples() -> None:
+    torch.manual_seed(0)
+    energy, x = LabelMixEnergy(7, 4).double(), torch.randn(2, 3, 30, dtype=DOUBLE)
+    problem = Bilevel(
+        LabelMLP(30, 7, width=8).double(),
+        x,
+        lambda logits: energy(x[:, 0], logits.sigmoid().sum(1)).mean() + logits.square().mean(),
+        lambda logits: energy(x[:, 0], logits.sigmoid().mean(1)).sum(),
+        list(energy.parameters()),
+    )
+    assert type(Dual().at(problem)) is not type(Exact().at(problem))
+    assert apart(solved(problem, Dual()).implicit, solved(problem, Exact()).implicit) < 1e-10
+
+
+@pytest.mark.parametrize("products", [Exact(), Dual(), FINE])
+def test_nothing_is_left_behind(products: Products) -> None:
+    problem = mlc(LabelMLP(30, 7, width=8, dropout=0.5))
+    before = [p.detach().clone() for p in problem.net.parameters()]
+    found = solved(problem, products)
+    assert all(torch.equal(p, q) for p, q in zip(problem.net.parameters(), before, strict=True))
+    assert all(p.grad is None for p in [*problem.net.parameters(), *problem.phi])
+    assert not any(t.requires_grad for t in found.gradient)
+    torch.testing.assert_close(flat(found.gradient), flat(found.explicit) - flat(found.implicit))
+
+
+def test_finite_differences_put_the_parameters_back_even_if_the_loss_raises() -> None:
+    problem = mlc(dtype=torch.float32)
+    calls: list[int] = []
+
+    def breaks(logits: Tensor) -> Tensor:
+        calls.append(1)
+        if len(calls) == 4:  # behind the second point
+            raise RuntimeError("the loss broke")
+        return problem.inner(logits)
+
+    before = [p.detach().clone() for p in problem.net.parameters()]
+    versions = [p._version for p in problem.net.parameters()]
+    with pytest.raises(RuntimeError, match="the loss broke"):
+        solved(replace(problem, inner=breaks), FiniteDifference())
+    assert all(torch.equal(p, q) for p, q in zip(problem.net.parameters(), before, strict=True))
+    assert [p._version for p in problem.net.parameters()] == versions
+
+
+def test_both_sides_of_a_difference_see_the_same_masks_and_noise() -> None:
+    problem = mlc(LabelMLP(30, 7, width=8, dropout=0.5))
+    noisy = replace(problem, inner=lambda logits: problem.inner(logits + torch.randn_like(logits)))
+    exact, rough = solved(noisy, Exact(), 3), solved(noisy, FINE, 3)
+    assert apart(rough.implicit, exact.implicit) < 1e-3
+    torch.manual_seed(7)
+    once = noisy.net(noisy.x)
+    state = torch.get_rng_state()
+    solved(noisy, FINE, 3)
+    assert torch.equal(torch.get_rng_state(), state) and once.requires_grad
+
+
+class OnceOnly(torch.autograd.Function):
+    """A square that forgets that it is one."""
+
+    @staticmethod
+    def forward(ctx: torch.autograd.function.FunctionCtx, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x.square()
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: torch.autograd.function.FunctionCtx, slope: Tensor) -> Tensor:
+        return 2 * ctx.saved_tensors[0] * slope
+
+
+def attend(logits: Tensor) -> Tensor:
+    """Attention of each example to all, by a fused kernel that can be derived once."""
+    rows = logits.view(1, 1, *logits.shape)
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.FLASH_ATTENTION):
+        return F.scaled_dot_product_attention(rows, rows, rows).view_as(logits)
+
+
+@pytest.mark.parametrize("products", [Exact(), Dual()])
+@pytest.mark.parametrize(("bend", "name"), [(OnceOnly.apply, "custom autograd"), (attend, "attention")])
+def test_what_can_be_derived_once_is_named_and_finite_differences_take_it(
+    bend: Callable[[Tensor], Tensor], name: str, products: Products
+) -> None:
+    problem = mlc(dtype=torch.float32)
+    once = replace(problem, inner=lambda logits: problem.inner(bend(logits)))
+    with pytest.raises(ValueError, match=rf"{name}.* no second derivative.*FiniteDifference"):
+        solved(once, products)
+    assert flat(solved(once, FiniteDifference()).implicit).isfinite().all()
+
+
+def test_dual_refuses_nets_that_are_no_stack_and_says_what_to_take() -> None:
+    net, x = small_conv()
+    with pytest.raises(ValueError, match=r"'0' is of type Conv2d. Take .*Exact\(\).*FiniteDifference\(\)"):
+        solved(replace(mlc(), net=net, x=x), Dual())
+    half = mlc()
+    next(half.net.parameters()).requires_grad_(False)
+    with pytest.raises(ValueError, match=r"'features.layers.0.weight' is fixed. Take .*Exact\(\)"):
+        solved(half, Dual())
+    layer = nn.Linear(7, 7)
+    with pytest.raises(ValueError, match="a weight is used twice"):
+        solved(mlc(nn.Sequential(nn.Linear(30, 7), layer, nn.ReLU(), layer)), Dual())
+    with pytest.raises(ValueError, match="there is none"):
+        solved(mlc(nn.Sequential(nn.ReLU())), Dual())
+    hooked = mlc(nn.Linear(30, 7))
+    hooked.net.register_forward_hook(lambda module, args, out: out + 1)
+    with pytest.raises(ValueError, match="without hooks, and 'the net' is of type Linear"):
+        solved(hooked, Dual())
+
+
+def test_dual_leaves_large_batches_to_the_weights() -> None:
+    small, large = mlc(rows=3), mlc(rows=300)
+    assert type(Dual().at(large)) is type(Exact().at(large)) is not type(Dual().at(small))
+    assert type(Dual().at(small, shared=True)) is type(Exact().at(small))
+    assert apart(solved(large, Dual()).implicit, solved(large, Exact()).implicit) < 1e-10
