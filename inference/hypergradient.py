@@ -254,8 +254,8 @@ def why_diverged(found: Hypergradient) -> str:
     curvature, divisor = float(found.curvature), float(found.divisor)
     if curvature > 0:
         return (
-            f"the Neumann series grew at divisor {divisor:.4g}: the Hessian has a curvature of {curvature:.4g} "
-            f"or more, or one of {2 * divisor - curvature:.4g} or less. Take a divisor of {curvature:.4g} or "
+            f"the Neumann series grew at divisor {divisor:.4g}: H has a curvature of {curvature:.4g} or "
+            f"more, or one of {2 * divisor - curvature:.4g} or less. Take a divisor of {curvature:.4g} or "
             "more; if it still grows, more damping."
         )
     if curvature < 0:
@@ -263,8 +263,8 @@ def why_diverged(found: Hypergradient) -> str:
             f"conjugate gradient met a curvature of {curvature:.4g}: take more damping than {-curvature:.4g}."
         )
     return (
-        f"at divisor {divisor:.4g} a product with the Hessian, the outer gradient or the divisor itself is not "
-        "a number to go on with: look at the logits and the energy."
+        f"at divisor {divisor:.4g} a product with H, the outer gradient or the divisor itself is not a "
+        "number to go on with: look at the logits and the energy."
     )
 
 

@@ -91,10 +91,11 @@ class _Layer:
             turn = turn * self.bend.square() + bend * self.turn
             self.out, self.bend, self.turn = out, bend * self.bend, turn
 
-    def receive(self, slope: Tensor) -> None:
-        """Take the inner loss's slope at `out`."""
-        self.d = self.through(slope)
-        self.slope_gram = self.d.T @ self.d
+    def receive(self, slope: Tensor, *, first: bool) -> None:
+        """Take the inner loss's slope at `out`; the first layer's input does not change, so it has no R."""
+        if not first:
+            self.d = self.through(slope)
+            self.slope_gram = self.d.T @ self.d
         if self.turn is not None:
             self.turn = self.turn * slope
 
@@ -121,7 +122,7 @@ class _InExamples(Curvature):
         slope, *self.explicit = torch.autograd.grad(outer, [self.logits, *self.phi], materialize_grads=True)
         with torch.no_grad():
             for layer, received in self._backwards(self.slopes.detach()):
-                layer.receive(received)
+                layer.receive(received, first=layer is self.layers[0])
             self.slope = [self._pulled_back(slope)]
         self.last: tuple[Tensor, int, Tensor] | None = None
 
@@ -152,7 +153,7 @@ class _InExamples(Curvature):
         return torch.dot(self._met(a[0]).view(-1), b[0].view(-1))
 
     def _backwards(self, slope: Tensor) -> Iterator[tuple[_Layer, Tensor]]:
-        """Slopes of a loss at what each layer gives, from the last to the first; `slope` is that at the logits."""
+        """Slopes of a loss at what each layer gives, from the last to the first; the first is given."""
         slope = _columns(slope)
         for layer in reversed(self.layers):
             yield layer, slope
@@ -187,7 +188,7 @@ class _InExamples(Curvature):
         return met
 
     def _along(self, met: Sequence[Tensor], places: Sequence[Tensor]) -> list[Tensor]:
-        """How each preactivation changes along a vector, then the logits; R's places get the inputs' changes."""
+        """How preactivations change along a vector, then logits; the places of R get the inputs' changes."""
         changes = [met[0]]
         for depth, (before, layer) in enumerate(pairwise(self.layers), 1):
             r = places[2 * depth - 1]
@@ -225,8 +226,8 @@ def _stack(module: nn.Module, name: str) -> Iterator[tuple[str, nn.Module]]:
     else:
         raise ValueError(
             "Dual is for stacks of linear layers and activations without hooks, and "
-            f"'{name or 'the net'}' is of type {type(module).__name__}. Take inference.hypergradient.Exact(), or "
-            "FiniteDifference() for what can be derived only once."
+            f"'{name or 'the net'}' is of type {type(module).__name__}. Take "
+            "inference.hypergradient.Exact(), or FiniteDifference() for what can be derived only once."
         )
 
 

@@ -57,8 +57,8 @@ def together(y: Shaped[Tensor, "B L"]) -> Float[Tensor, "L L"]:
 def correlation(y: Shaped[Tensor, "B L"]) -> Float[Tensor, "L L"]:
     """Correlation (phi) of two labels over rows; NaN for a label that all rows have, or none.
 
-    phi = (p_ik - p_i p_k) / sqrt(p_i (1 - p_i) p_k (1 - p_k)). Unlike a count it is not large just because both
-    labels are frequent, and unlike the lift it is there for labels that never meet.
+    phi = (p_ik - p_i p_k) / sqrt(p_i (1 - p_i) p_k (1 - p_k)). Unlike a count it is not large just because
+    both labels are frequent, and unlike the lift it is there for labels that never meet.
     """
     joint = together(y) / len(y)
     share = joint.diagonal()
@@ -76,7 +76,7 @@ def tag_pairs(y: Shaped[Tensor, "B T S"]) -> Float[Tensor, "S S"]:
 def log_lift(
     joint: Float[Tensor, "S S"], first: Float[Tensor, " S"], second: Float[Tensor, " S"], total: float
 ) -> Float[Tensor, "S S"]:
-    """log p(a, b) / p(a) p(b) from counts: how much more often two meet than by chance; NaN if never."""
+    """How much more often two meet than by chance: log p(a, b) / p(a) p(b) from counts; NaN if never."""
     lift = (joint * total / first.outer(second)).log()
     return torch.where(joint > 0, lift, torch.nan)
 

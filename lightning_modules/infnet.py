@@ -1,6 +1,7 @@
 """Inference networks and an energy that learn jointly, in turns, batch by batch.   [InfNet+ §3]"""
 
 from collections.abc import Collection
+from functools import cache
 from typing import Any, Literal
 
 import torch
@@ -93,7 +94,7 @@ class InfNet(Phased):
     def loss(self, part: str, batch: Batch) -> Tensor:
         if part == "energy":
             with torch.no_grad():
-                answers = self._relaxed(self._logits(batch, self.objective.weights), batch)
+                _, answers = self._answers(batch, self.objective.weights)
             played = self._play(batch, answers, self.energy.given(batch.x), truth=True)
             if "augmented" in answers:
                 self._watch("cost_augmented", self.objective.violation("augmented", played))
@@ -102,8 +103,7 @@ class InfNet(Phased):
         if self._given is None:
             self._given = self.energy.given(batch.x)
         objective = self.objective if self.phase == "joint" else Perceptron()
-        logits = self._logits(batch, objective.weights)
-        answers = self._relaxed(logits, batch)
+        logits, answers = self._answers(batch, objective.weights)
         played = self._play(batch, answers, self._given, truth=objective.networks_see_truth)
         return objective.network_loss(played) + self._supervision(logits, batch)
 
@@ -138,7 +138,7 @@ class InfNet(Phased):
         if self.augmented_metric is None:
             return super().validation_step(batch, index)
         self._draw_from(-1, 0)
-        answers = self._relaxed(self._logits(batch, ROLES), batch)
+        _, answers = self._answers(batch, ROLES)
         self.metric.update(answers["test"], batch.y)
         self.augmented_metric.update(answers["augmented"], batch.y)
         if self.changes is not None:
@@ -155,12 +155,13 @@ class InfNet(Phased):
             self.changes.reset()
         return scores
 
-    def _logits(self, batch: Batch, roles: Collection[Role]) -> dict[Role, Tensor]:
-        return self.networks(batch.x, batch.y, self.space.over(batch.mask).relax, roles)
-
-    def _relaxed(self, logits: dict[Role, Tensor], batch: Batch) -> dict[Role, Tensor]:
-        space = self.space.over(batch.mask)
-        return {role: space.relax(values) for role, values in logits.items()}
+    def _answers(
+        self, batch: Batch, roles: Collection[Role]
+    ) -> tuple[dict[Role, Tensor], dict[Role, Tensor]]:
+        """The logits of each role and its relaxed answer, each made once, whoever asks."""
+        relax = cache(self.space.over(batch.mask).relax)
+        logits = self.networks(batch.x, batch.y, relax, roles)
+        return logits, {role: relax(values) for role, values in logits.items()}
 
     def _play(self, batch: Batch, answers: dict[Role, Tensor], energy: OfAnswer, *, truth: bool) -> Played:
         """All answers, and the truth where it is asked for, through the energy in one call."""

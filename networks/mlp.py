@@ -6,8 +6,10 @@ Shapes: B examples, D features, H hidden units, L labels.
 import torch
 from torch import Tensor, nn
 
+from networks.features import Features
 
-class MLP(nn.Module):
+
+class MLP(Features):
     """Layers of linear, softplus, dropout; no dropout after the last, so a one-layer net has none.
 
     Initialised as released: weights Kaiming-uniform (ReLU gain, fan-in), biases 0.   [SEAL code, MLC]
@@ -28,6 +30,7 @@ class MLP(nn.Module):
             if dropout and depth < num_layers - 1:
                 layers.append(nn.Dropout(dropout))
         self.layers = nn.Sequential(*layers)
+        self.size = width
 
     def forward(self, x: Tensor) -> Tensor:
         return self.layers(x)

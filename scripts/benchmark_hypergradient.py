@@ -45,7 +45,7 @@ from scripts.timing import side_by_side
 
 BATCH, FEATURES, WIDTH, LABELS, PATTERNS = 32, 1836, 150, 159, 16
 TERMS = (5, 20)
-MORE_TERMS = (0, 1, 5, 10, 20, 40)
+MORE_TERMS = (0, 1, 5, 10, 20)
 WIDTHS = (459, 918, 1836, 3672, 7344)
 OURS: dict[str, Products] = {
     "ours, Dual": Dual(),

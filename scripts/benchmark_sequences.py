@@ -32,7 +32,7 @@ from scripts.benchmark_training import trainer
 from scripts.timing import show, side_by_side
 
 TWEETS, BATCH = 1000, 10
-LENGTHS, LONGEST = (14.7, 8.0), 38  # mean and deviation of the tweets to train on
+LENGTHS, LONGEST = (14.7, 8.0), 38  # mean, deviation and longest of the tweets to train on
 WORDS, DIMS, WIDTH, TAGS = 10_550, 125, 100, 25
 PAPER = {"separated": 66, "shared": 78, "stacked": 92}  # examples a second, hardware not named
 sgd = partial(torch.optim.SGD, lr=0.05, momentum=0.9, fused=True)
@@ -106,7 +106,8 @@ class BareLoop:
         logits, a, f = self.answers(x, y, mask)
         with torch.no_grad():
             unary = self.energy.net(x)
-        energies = -score(torch.stack([f, a]), unary, *(table.detach() for table in self.tables), mask)
+        pairwise, start, end = (table.detach() for table in self.tables)
+        energies = -score(torch.stack([f, a]), unary, pairwise, start, end, mask)
         supervision = -(logits.log_softmax(-1) * mask.unsqueeze(-1) * y).sum((1, 2))
         return (energies.sum(0) - cost(f, y, mask) + supervision).mean()
 

@@ -94,6 +94,32 @@ def test_each_scheme_of_inference_networks_builds_and_trains_on_tweets(scheme: P
     assert torch.isfinite(fit_if_the_data_is_there(cli)["val/accuracy"])
 
 
+PRINTED = {  # thousands of trained parameters, InfNet+ Table 2: POS, NER
+    "bilstm": (166, 239),
+    "margin": (333, 479),
+    "perceptron": (333, 479),
+    "separated": (500, 719),
+    "shared": (339, 485),
+    "stacked": (335, 481),
+}
+
+
+@pytest.mark.parametrize("scheme", PRINTED)
+def test_inference_networks_have_the_sizes_of_the_paper(scheme: str, tmp_path: Path) -> None:
+    """PyTorch's LSTM has 800 (POS) or 1,024 (NER) biases more, and no peepholes, 600 of POS."""
+    layer = f"conf/scheme/infnet/{scheme}.yaml"
+    pos = configs("conf/data/twitter_pos.yaml", layer, "conf/task/pos.yaml")
+    own = ["--data.vectors=tweets.txt", "--data.num_dims=100"]
+    ner = configs("conf/data/conll2003.yaml", layer, "conf/task/ner.yaml")
+    for arguments, printed, predicts, margin in (
+        ([*pos, *own], PRINTED[scheme][0], 166, 1),
+        (ner, PRINTED[scheme][1], 239, 3),
+    ):
+        sizes = build(tmp_path, *arguments).model.sizes()
+        assert sizes["trained_parameters"] / 1000 == pytest.approx(printed, abs=margin)
+        assert sizes["inference_parameters"] / 1000 == pytest.approx(predicts, abs=1)
+
+
 @pytest.mark.parametrize("task", ["ner", "ner_plus", "ner_plus_plus"])
 def test_each_task_of_named_entities_builds_and_trains(task: str, tmp_path: Path) -> None:
     scheme = Path("conf/scheme/infnet/global_c.yaml")
