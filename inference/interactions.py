@@ -1,6 +1,6 @@
 """What an energy has learned of pairs: second derivatives, gradients over two labels; and what the data say.
 
-Shapes: B rows, L labels, G patterns, T positions, S tags, R pairs, N values of a grid.
+Shapes: B rows, L labels, G patterns, T positions, S tags, R and Q pairs, N values of a grid.
 """
 
 import numpy as np
@@ -74,7 +74,7 @@ def tag_pairs(y: Shaped[Tensor, "B T S"]) -> Float[Tensor, "S S"]:
 
 
 def log_lift(
-    joint: Float[Tensor, "S S"], first: Float[Tensor, " S"], second: Float[Tensor, " S"], total: float
+    joint: Float[Tensor, "S S"], first: Float[Tensor, " S"], second: Float[Tensor, " S"], total: int
 ) -> Float[Tensor, "S S"]:
     """How much more often two meet than by chance: log p(a, b) / p(a) p(b) from counts; NaN if never."""
     lift = (joint * total / first.outer(second)).log()
@@ -111,7 +111,7 @@ def cluster_order(likeness: Float[Tensor, "L L"]) -> Int[Tensor, " L"]:
 
 def unassociated_like(
     pairs: Int[Tensor, "R 2"], y: Shaped[Tensor, "B L"], related: Bool[Tensor, "L L"], *, least: int
-) -> Int[Tensor, "R 2"]:
+) -> Int[Tensor, "Q 2"]:
     """For each pair (i, k) another (j, k) to compare it with, in which j has nothing to do with k.
 
     j is not `related` to k, their correlation over rows is not significant (chi-square at 5 %), and of the

@@ -120,7 +120,7 @@ class Implicit(Scheme):
         problem = Bilevel(self.task_net, batch.x, lambda logits: self._inner(batch, logits), outer, phi)
         reduce = self._mean_over_processes if self.trainer.world_size > 1 else None
         if (self.steps["energy"] - 1) % self.refresh == 0 and not isinstance(self.solver, Dropped):
-            curvature = largest_curvature(problem, self.products, reduce=reduce)
+            curvature = largest_curvature(problem, self.products, iterations=10, reduce=reduce)
             self.divisor.copy_((MARGIN * curvature).clamp_min(1))
         damping = self.damping * self.divisor
         found = hypergradient(

@@ -120,6 +120,12 @@ def test_inference_networks_have_the_sizes_of_the_paper(scheme: str, tmp_path: P
         assert sizes["inference_parameters"] / 1000 == pytest.approx(predicts, abs=1)
 
 
+@pytest.mark.parametrize("layer", sorted(Path("conf/scheme/infnet/label_sets").glob("*.yaml")), ids=stem)
+def test_each_way_to_build_inference_networks_trains_on_label_sets(layer: Path, tmp_path: Path) -> None:
+    cli = build(tmp_path, *configs("conf/data/generated.yaml", "conf/scheme/infnet_mlc.yaml", layer))
+    assert torch.isfinite(fit_if_the_data_is_there(cli)["val/augmented_example_f1"])
+
+
 @pytest.mark.parametrize("task", ["ner", "ner_plus", "ner_plus_plus"])
 def test_each_task_of_named_entities_builds_and_trains(task: str, tmp_path: Path) -> None:
     scheme = Path("conf/scheme/infnet/global_c.yaml")

@@ -27,6 +27,7 @@ from losses import energy as losses
 from losses.objectives import Contrastive, Margin, Objective, Regression
 from test_schemes import MASK, SPACES, Data, Net, Quality, ToyEnergy, adam, fit, weights
 
+THREE, EXACT = Neumann(3), Exact()
 SOFT = Together([Point(), Sampled(4)])
 PRIMARY: dict[str, tuple[Objective, Guess]] = {
     "ssvm": (Margin(), Point()),
@@ -38,8 +39,8 @@ PRIMARY: dict[str, tuple[Objective, Guess]] = {
 def implicit(
     space: str,
     primary: str = "cd",
-    solver: Solver = Neumann(3),
-    products: Products = Exact(),
+    solver: Solver = THREE,
+    products: Products = EXACT,
     dropout: float = 0.0,
     **options: Any,
 ) -> Implicit:

@@ -8,7 +8,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import yaml
@@ -28,7 +27,7 @@ from datamodules.readers.span_tags import (
 from datamodules.registry import DataFile, data_set
 from datamodules.sources import Sources
 from datamodules.tagged import TaggedSentences
-from datamodules.twitter_pos import TwitterPOS, by_shape
+from datamodules.twitter_pos import TwitterPOS
 from lightning_modules.metrics.spans import SpanScores
 
 CONF = Path(__file__).resolve().parent.parent / "conf" / "data"
@@ -128,16 +127,6 @@ def test_the_share_of_tokens_with_a_vector_is_the_one_told_in_the_settings(
         for split, share in zip(data.splits.values(), shares, strict=True):
             known = rows[split.x[..., 0][split.mask]] > 1
             assert float(known.float().mean()) == pytest.approx(share, abs=1e-4)
-
-
-def test_words_of_a_shape_share_a_drawn_vector_unless_they_have_one_of_their_own(tweets: TwitterPOS) -> None:
-    like = np.arange(12.0).reshape(3, 4)
-    drawn = by_shape(
-        ["@a", "@b_1", "#c", "http://x.y/z", "bit.ly/q", "2nd", ":-)", "naïve", "isn't"], like=like
-    )
-    assert set(drawn) == {"@a", "@b_1", "#c", "http://x.y/z", "bit.ly/q", "2nd", ":-)"}
-    assert (drawn["@a"] == drawn["@b_1"]).all() and (drawn["http://x.y/z"] == drawn["bit.ly/q"]).all()
-    assert len({tuple(vector) for vector in drawn.values()}) == 5
 
 
 def test_the_gap_of_the_long_vectors_has_a_linear_map_of_the_short_ones(news: CoNLL2003) -> None:

@@ -13,6 +13,7 @@ from datamodules.errors import DataNotFound, FormatError
 from datamodules.registry import data_set
 from datamodules.sources import Sources, unpack
 from datamodules.stand_ins import gap_filled, side_by_side
+from datamodules.twitter_pos import by_shape
 from datamodules.vocabulary import (
     Vectors,
     normalised,
@@ -169,3 +170,13 @@ def test_the_vectors_of_glove_are_read_in_two_seconds() -> None:
     assert time.process_time() - began < 2
     assert len(vectors) == 45487
     assert vectors["the"][:3].tolist() == pytest.approx([0.418, 0.24968, -0.41242])  # as published
+
+
+def test_words_of_a_shape_share_a_drawn_vector_unless_they_have_one_of_their_own() -> None:
+    like = np.arange(12.0).reshape(3, 4)
+    drawn = by_shape(
+        ["@a", "@b_1", "#c", "http://x.y/z", "bit.ly/q", "2nd", ":-)", "naïve", "isn't"], like=like
+    )
+    assert set(drawn) == {"@a", "@b_1", "#c", "http://x.y/z", "bit.ly/q", "2nd", ":-)"}
+    assert (drawn["@a"] == drawn["@b_1"]).all() and (drawn["http://x.y/z"] == drawn["bit.ly/q"]).all()
+    assert len({tuple(vector) for vector in drawn.values()}) == 5

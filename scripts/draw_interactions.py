@@ -1,0 +1,263 @@
+"""What the energy of a finished run has learned of pairs, beside what the data say; numbers and a figure.
+
+    python -m scripts.draw_interactions labels RUN_DIR     # a global energy of sets    [Implicit Figure 1]
+    python -m scripts.draw_interactions tags RUN_DIR       # a linear chain             [Implicit Figure 2]
+    python -m scripts.draw_interactions gradient RUN_DIR   # labels with a taxonomy     [SEAL Figure 2]
+
+The figures are results/interactions_<kind>.png and .svg; the run's folder is only read. Answers are the run's
+own relaxed ones on validation rows, counts are of its training rows.
+"""
+
+import argparse
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+from rich.console import Console
+from rich.markup import escape
+from torch import Tensor, nn
+
+from datamodules.base import DeviceData
+from datamodules.errors import DataError
+from datamodules.mlc import MultiLabelData
+from datamodules.readers.arff import ROOT_LABEL, read_arff
+from datamodules.registry import data_set
+from datamodules.sources import unpack
+from energies.chain import ChainEnergy
+from energies.mlc import LabelMixEnergy
+from experiments.cli import TrainCLI, hush
+from experiments.errors import UserError
+from inference import interactions
+from lightning_modules.base import Scheme
+from scripts import interaction_figures
+
+LEAST = {"labels": 5, "tags": 5, "gradient": 10}  # of a pair's rows, of a pair of tags, of a label's rows
+ROWS, POINTS = 128, 9  # answers and values of y_i and y_k that gradients are averaged over and drawn at
+SMALLEST = 0.05  # in place of 0 where cross-entropy is derived
+NEEDED = ("config.yaml", "record.json", "checkpoints/best.ckpt")
+Term = TypeVar("Term", bound=nn.Module)
+Numbers = list[tuple[str, float | int]]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Parse, read the run, draw, say the numbers."""
+    parser = argparse.ArgumentParser(prog="python -m scripts.draw_interactions", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("kind", choices=KINDS, help="what to draw")
+    parser.add_argument("run", type=Path, help="the folder of a finished run")
+    parser.add_argument(
+        "--least", type=int, help="leave out what the training rows have less often than this"
+    )
+    given = parser.parse_args(arguments)
+    console = Console(highlight=False, soft_wrap=True)
+    try:
+        least = LEAST[given.kind] if given.least is None else given.least
+        numbers, files = KINDS[given.kind](*finished(given.run), least)
+    except (UserError, DataError) as error:
+        Console(stderr=True, highlight=False, soft_wrap=True).print(f"[red]{escape(str(error))}[/red]")
+        return 2
+    for name, value in numbers:
+        console.print(f"{name}: {value:,}" if isinstance(value, int) else f"{name}: {value:.3g}")
+    console.print(f"files: {', '.join(map(str, files))}", style="dim")
+    return 0
+
+
+def finished(folder: Path) -> tuple[Scheme, DeviceData]:
+    """The scheme of a finished run with its best weights, and its data.
+
+    Raises:
+        UserError: the folder lacks what a finished run leaves.
+    """
+    missing = [name for name in NEEDED if not (folder / name).is_file()]
+    if missing:
+        raise UserError(
+            f"{folder} is no finished run: it has no {' and no '.join(missing)}. Give the folder of one, "
+            f"such as runs/<id>. One that was stopped goes on with the options it was started with and  "
+            f"--run_dir {folder}"
+        )
+    hush()
+    quiet = {"accelerator": "cpu", "strategy": "auto", "devices": "1", "num_nodes": "1", "logger": "false"}
+    options = [word for key, value in quiet.items() for word in (f"--trainer.{key}", value)]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*`args`.*")  # a script has arguments of its own
+        cli = TrainCLI(["--config", str(folder / NEEDED[0]), "--run_dir", str(folder), *options], base=None)
+    scheme, data = cli.model, cli.datamodule
+    assert isinstance(scheme, Scheme) and isinstance(data, DeviceData)
+    content = torch.load(folder / NEEDED[2], map_location="cpu", weights_only=True)
+    scheme.load_state_dict(content["state_dict"])
+    data.prepare_data()
+    data.setup()
+    return scheme.eval(), data
+
+
+def term(scheme: Scheme, kind: type[Term], need: str) -> Term:
+    """The one module of this class in the scheme."""
+    found = [module for module in scheme.modules() if isinstance(module, kind)]
+    if len(found) != 1:
+        raise UserError(
+            f"this {type(scheme).__name__} run has {len(found) or 'no'} {kind.__name__} in it; one is "
+            f"needed. Give the folder of a run with {need}."
+        )
+    return found[0]
+
+
+@torch.no_grad()
+def answers(scheme: Scheme, data: DeviceData) -> Tensor:
+    """The relaxed label sets that the scheme gives to validation rows."""
+    return torch.cat([scheme.predict(batch) for batch in data.val_dataloader()])
+
+
+def draw_labels(scheme: Scheme, data: DeviceData, least: int) -> tuple[Numbers, list[Path]]:
+    """Learnt interactions beside the correlation of labels, clustered by the latter."""
+    mix = term(scheme, LabelMixEnergy, "a global energy of label sets, such as conf/scheme/implicit/cd.yaml")
+    truth = data.splits["train"].y
+    learned = interactions.label_interactions(mix, answers(scheme, data)).double()
+    counts, phi = interactions.together(truth), interactions.correlation(truth)
+    alone = counts.diagonal()
+    lift = interactions.log_lift(counts, alone, alone, len(truth))
+    pairs = torch.ones_like(counts, dtype=torch.bool).triu(1) & phi.isfinite()
+    often, never = pairs & (counts >= least), pairs & (counts == 0)
+    kept = phi.diagonal().isfinite().nonzero().squeeze(1)
+    order = kept[interactions.cluster_order(phi[kept][:, kept])]
+    shown = [table[order][:, order].numpy() for table in (learned, phi.clone().fill_diagonal_(0))]
+    agreement = interactions.rank_correlation(learned, phi, often)
+    files = interaction_figures.side_by_side(
+        "labels",
+        [
+            ("learned interactions", "- mean d²E / dy dy'", shown[0]),
+            ("co-occurrence in the training rows", "correlation (phi)", shown[1]),
+        ],
+        heading=f"{of(scheme, data)}: rank correlation {agreement:.2f} over {int(often.sum())} pairs",
+        names=None,
+        axes_names=("labels, clustered by their correlation", ""),
+    )
+    return [
+        (f"pairs of labels that {least} training rows or more have", int(often.sum())),
+        ("  rank correlation of learned interaction and phi", agreement),
+        ("  and log lift", interactions.rank_correlation(learned, lift, often)),
+        ("  and count", interactions.rank_correlation(learned, counts, often)),
+        ("  share with a positive interaction", share(learned[often] > 0)),
+        ("pairs that no training row has", int(never.sum())),
+        ("  share with a positive interaction", share(learned[never] > 0)),
+    ], files
+
+
+def draw_tags(scheme: Scheme, data: DeviceData, least: int) -> tuple[Numbers, list[Path]]:
+    """The table of a chain beside the log lift of the pairs of tags it was trained on."""
+    chain = term(scheme, ChainEnergy, "a linear chain, such as conf/scheme/infnet/crf.yaml")
+    learned = chain.pairwise.detach().double()
+    counts = interactions.tag_pairs(data.splits["train"].y)
+    lift = interactions.log_lift(counts, counts.sum(1), counts.sum(0), int(counts.sum()))
+    often = counts >= least
+    agreement = interactions.rank_correlation(learned, lift, often)
+    names = list(getattr(data, "tags", [])) or [str(tag) for tag in range(len(learned))]
+    files = interaction_figures.side_by_side(
+        "tags",
+        [
+            ("learned table W", "what a pair adds to the score", learned.numpy()),
+            ("pairs of tags in the training rows", "log lift (grey: no such pair)", lift.numpy()),
+        ],
+        heading=f"{of(scheme, data)}: rank correlation {agreement:.2f} over {int(often.sum())} pairs",
+        names=names,
+        axes_names=("tag", "next tag"),
+    )
+    flat = interactions.centred(learned)
+    return [
+        (f"pairs of tags that occur {least} times or more", int(often.sum())),
+        ("  rank correlation of W and log lift", agreement),
+        ("  of W less the means of its rows and columns", interactions.rank_correlation(flat, lift, often)),
+    ], files
+
+
+def draw_gradient(scheme: Scheme, data: DeviceData, least: int) -> tuple[Numbers, list[Path]]:
+    """Gradients in y_k over y_i and y_k: classes k above i, and labels without association."""
+    mix = term(scheme, LabelMixEnergy, "a global energy of label sets, such as conf/scheme/dvn_mlc.yaml")
+    truth, above = data.splits["train"].y, taxonomy(label_names(data))
+    related = above | above.T | torch.eye(len(above), dtype=torch.bool)
+    pairs = (above & (truth.sum(0) >= least).unsqueeze(1)).nonzero()
+    others = interactions.unassociated_like(pairs, truth, related, least=least)
+    if not len(others):
+        raise UserError(f"no class above another has {least} training rows. Lower it with --least.")
+    found = answers(scheme, data)
+    found = found[:: max(1, len(found) // ROWS)][:ROWS]
+    grid = torch.linspace(0, 1, POINTS)
+    bound, free = (interactions.pair_gradients(mix, found, chosen, grid) for chosen in (pairs, others))
+    changes = [(surfaces[:, -1] - surfaces[:, 0]).mean(1).numpy() for surfaces in (bound, free)]
+    entropy = interactions.cross_entropy_gradient(grid.clamp_min(SMALLEST))
+    files = interaction_figures.gradients(
+        [
+            ("(a) cross-entropy, true $y_k$ = 1", entropy.numpy()),
+            ("(b) global energy, $l_k$ above $l_i$", bound.mean(0).numpy()),
+            ("(c) global energy, no association", free.mean(0).numpy()),
+        ],
+        list(zip(("$l_k$ above $l_i$", "no association"), changes, strict=True)),
+        heading=f"{of(scheme, data)}: gradients in $y_k$, means over {len(pairs)} and {len(others)} pairs",
+        grid=grid.numpy(),
+    )
+    return [
+        (f"pairs (i, k), k a class above i, i in {least} training rows or more", len(pairs)),
+        ("  mean change of the gradient in y_k as y_i goes from 0 to 1", float(changes[0].mean())),
+        ("  share of pairs whose gradient falls", float((changes[0] < 0).mean())),
+        ("pairs without association, the same k and an i as frequent", len(others)),
+        ("  mean change", float(changes[1].mean())),
+        ("  share of them whose gradient falls", float((changes[1] < 0).mean())),
+    ], files
+
+
+def of(scheme: Scheme, data: DeviceData) -> str:
+    """What was trained on what."""
+    return f"{type(scheme).__name__} on {getattr(data, 'dataset', None) or type(data).__name__}"
+
+
+def share(holds: Tensor) -> float:
+    """How many of them hold, of 1; NaN of none."""
+    return float(holds.double().mean())
+
+
+def label_names(data: DeviceData) -> tuple[str, ...]:
+    """The labels in the order of their numbers, as the training file has them.
+
+    Raises:
+        UserError: the data are not read from a set's ARFF file.
+    """
+    if not isinstance(data, MultiLabelData) or data.fold_folder or data.dataset is None:
+        raise UserError(
+            f"{type(data).__name__} has no names for its labels. Give the folder of a run on classes of a "
+            "taxonomy, such as conf/data/expr_fun.yaml."
+        )
+    if data.own:
+        content, where = unpack(Path(data.own["train"])), str(data.own["train"])
+    else:
+        known = data_set(data.dataset)
+        content, where = data.sources.read(known, known.files["train"]), known.files["train"].name
+    names = read_arff(content, where=where, num_labels=data.num_labels).labels
+    return names[int(names[0] == ROOT_LABEL and not data.keep_root) :]
+
+
+def taxonomy(names: Sequence[str]) -> Tensor:
+    """Whether class k stands above class i, (L, L) bool at [i, k]: 01 stands above 01/02 and 01/02/03.
+
+    Raises:
+        UserError: no name says so.
+    """
+    above = torch.tensor([[name.startswith(f"{other}/") for other in names] for name in names])
+    if not above.any():
+        raise UserError(
+            "none of the labels stands above another. Give the folder of a run on classes of a taxonomy, "
+            "named like 01/02/03, such as conf/data/expr_fun.yaml."
+        )
+    return above
+
+
+KINDS: dict[str, Callable[[Scheme, DeviceData, int], tuple[Numbers, list[Path]]]] = {
+    "labels": draw_labels,
+    "tags": draw_tags,
+    "gradient": draw_gradient,
+}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

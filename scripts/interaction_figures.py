@@ -1,0 +1,122 @@
+"""Figures of what an energy has learned of pairs, PNG and SVG in results/; the same input, the same file."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from experiments import plots
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MAP = "RdBu_r"  # red is positive, white is 0
+UNKNOWN = "0.8"  # grey
+STEEP = 5.0  # end of the colours for cross-entropy, which is infinitely steep at 0
+KINDS = ("png", "svg")
+
+
+def side_by_side(
+    kind: str,
+    tables: Sequence[tuple[str, str, np.ndarray]],
+    *,
+    heading: str,
+    names: Sequence[str] | None,
+    axes_names: tuple[str, str],
+) -> list[Path]:
+    """Square tables next to each other, each with a title, and a bar that says what its colours measure."""
+
+    def paint(canvas: "Figure") -> None:
+        canvas.suptitle(heading, fontsize="medium")
+        panels = canvas.subplots(1, len(tables), squeeze=False)[0]
+        for panel, (title, measure, table) in zip(panels, tables, strict=True):
+            heat(panel, table, measure, top=span(table))
+            panel.set(title=title, ylabel=axes_names[0], xlabel=axes_names[1])
+            if names:
+                panel.set_xticks(range(len(names)), names, fontsize=7, family="monospace")
+                panel.set_yticks(range(len(names)), names, fontsize=7, family="monospace")
+
+    return draw(kind, paint, size=(5.6 * len(tables), 5.0))
+
+
+def gradients(
+    surfaces: Sequence[tuple[str, np.ndarray]],
+    changes: Sequence[tuple[str, np.ndarray]],
+    *,
+    heading: str,
+    grid: np.ndarray,
+) -> list[Path]:
+    """Three surfaces over y_i and y_k, the first on a scale of its own; how much y_i moves those of pairs."""
+    shared = max(float(np.abs(surface).max()) for _, surface in surfaces[1:])
+    half = (grid[1] - grid[0]) / 2
+    extent = (grid[0] - half, grid[-1] + half, grid[0] - half, grid[-1] + half)
+
+    def paint(canvas: "Figure") -> None:
+        canvas.suptitle(heading, fontsize="medium")
+        *maps, last = canvas.subplots(2, 2).flat
+        for place, (panel, (title, surface)) in enumerate(zip(maps, surfaces, strict=True)):
+            top = shared if place else STEEP
+            heat(panel, surface, "gradient in $y_k$", top=top, extent=extent)
+            levels = np.linspace(-top, top, 13)
+            panel.contour(grid, grid, surface, levels=levels, colors="black", linewidths=0.5, alpha=0.5)
+            panel.set(title=title, xlabel="$y_k$", ylabel="$y_i$")
+        edges = np.histogram_bin_edges(np.concatenate([change for _, change in changes]), bins=40)
+        for name, change in changes:
+            last.hist(change, bins=edges, alpha=0.6, label=name)
+        last.axvline(0, color="black", linewidth=0.8)
+        last.set(
+            title="(d) what $y_i$ from 0 to 1 does, pair by pair", xlabel="change of the gradient in $y_k$"
+        )
+        last.set_ylabel("pairs")
+        last.legend(fontsize="small")
+
+    return draw("gradient", paint, size=(9.6, 7.6))
+
+
+def heat(
+    panel: "Axes",
+    table: np.ndarray,
+    measure: str,
+    *,
+    top: float,
+    extent: tuple[float, float, float, float] | None = None,
+) -> None:
+    """A table as colours, symmetric around 0 up to `top`; what is not known is grey."""
+    import matplotlib
+
+    colours = matplotlib.colormaps[MAP].with_extremes(bad=UNKNOWN)
+    origin: Literal["lower", "upper"] = "lower" if extent else "upper"
+    image = panel.imshow(
+        table, cmap=colours, vmin=-top, vmax=top, extent=extent, origin=origin, interpolation="nearest"
+    )
+    beyond = "both" if np.nanmax(np.abs(table)) > top else "neither"
+    panel.figure.colorbar(image, ax=panel, label=measure, extend=beyond, shrink=0.85)
+
+
+def span(table: np.ndarray) -> float:
+    """What 99 of 100 entries that are not 0 stay within, so that a few large ones do not bleach the rest."""
+    known = np.abs(table[np.isfinite(table) & (table != 0)])
+    return float(np.quantile(known, 0.99)) if known.size else 1.0
+
+
+def draw(kind: str, paint: Callable[["Figure"], None], *, size: tuple[float, float]) -> list[Path]:
+    """Let `paint` fill a canvas, and keep it as results/interactions_<kind>.png and .svg."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    files = [plots.figure_file("interactions", kind, ending) for ending in KINDS]
+    with matplotlib.rc_context({"svg.hashsalt": f"interactions_{kind}"}):
+        canvas = pyplot.figure(figsize=size, layout="constrained")
+        try:
+            paint(canvas)
+            for path in files:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                metadata = {"Date": None} if path.suffix == ".svg" else {"Software": None}
+                canvas.savefig(path, dpi=150, metadata=metadata)
+        finally:
+            pyplot.close(canvas)
+    return files
