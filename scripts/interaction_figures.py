@@ -38,7 +38,7 @@ def side_by_side(
                 panel.set_xticks(range(len(names)), names, fontsize=7, family="monospace")
                 panel.set_yticks(range(len(names)), names, fontsize=7, family="monospace")
 
-    return draw(kind, paint, size=(5.6 * len(tables), 5.0))
+    return draw(kind, paint, size=(5.9 * len(tables), 5.3))
 
 
 def gradients(
