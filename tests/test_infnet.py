@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from datamodules.batches import Batch
+from energies.spaces import TagSequences
 from inference.networks import InferenceNetworks, Separated, Shared, Single, Stacked
 from lightning_modules.infnet import InfNet
 from lightning_modules.metrics.changes import TagChanges
@@ -244,6 +245,21 @@ def test_many_network_steps_of_a_batch_ask_the_input_part_of_the_energy_once(tmp
     module.energy = Counting(SPACES["tags"][1])
     fit(module, Data("tags"), 1, tmp_path)
     assert Counting.asked == 2 * 2  # two batches, each once for the networks and once for the energy
+
+
+@pytest.mark.parametrize(("nets", "answers"), [("single", 1), ("shared", 2), ("stacked", 2)])
+def test_each_answer_is_relaxed_once_whoever_asks(nets: str, answers: int) -> None:
+    class Counting(TagSequences):
+        asked = 0
+
+        def relax(self, logits: Tensor) -> Tensor:
+            Counting.asked += 1
+            return super().relax(logits)
+
+    module = infnet("tags", nets, "margin" if nets == "single" else "compound")
+    module.space = Counting(SPACES["tags"][1][-1])
+    module.loss("inference", a_batch("tags"))
+    assert Counting.asked == answers
 
 
 @pytest.mark.parametrize("nets", ["single", "stacked"])
