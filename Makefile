@@ -6,7 +6,7 @@ PYTHONS := $(PYTHON) $(filter-out $(PYTHON),python3 python3.14 python3.13 python
 RUN := .venv/bin/python
 STAMP := .venv/.installed-$(EXTRAS)
 COMMA := ,
-TABLES = $(basename $(notdir $(wildcard conf/tables/*.yaml)))
+TABLES = $(basename $(notdir $(wildcard conf/tables/*.yaml conf/sweeps/*.yaml)))
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:

@@ -19,6 +19,7 @@ from experiments.table import TUNED, Changes, Column, Figure, Metric, Ratio, Row
 Tree = Any  # what YAML gave
 
 TABLES = Path("conf/tables")
+SWEEPS = Path("conf/sweeps")  # tables that search on validation
 KEYS = {
     "table": (
         "title source metric measures seeds columns rows reported reported_runs claims notes figures "
@@ -39,10 +40,11 @@ KEYS = {
 
 
 def read_table(name: str) -> Table:
-    """Read conf/tables/<name>.yaml (or the file of that path)."""
-    path = Path(name) if name.endswith(".yaml") else TABLES / f"{name}.yaml"
+    """Read conf/tables/<name>.yaml, conf/sweeps/<name>.yaml, or the file of that path."""
+    places = [Path(name)] if name.endswith(".yaml") else [f / f"{name}.yaml" for f in (TABLES, SWEEPS)]
+    path = next((place for place in places if place.exists()), places[0])
     if not path.exists():
-        names = sorted(p.stem for p in TABLES.glob("*.yaml"))
+        names = sorted(p.stem for folder in (TABLES, SWEEPS) for p in folder.glob("*.yaml"))
         raise TableError(f"There is no table {name!r} (looked for {path}). {near(name, names)}")
     try:
         tree = yaml.load(path.read_text(), _Loader)  # a SafeLoader
