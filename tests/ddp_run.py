@@ -11,16 +11,25 @@ import pytorch_lightning as pl  # noqa: E402
 import torch  # noqa: E402
 import yaml  # noqa: E402
 
+from lightning_modules.base import Scheme  # noqa: E402
+from test_implicit import implicit  # noqa: E402
+from test_infnet import infnet  # noqa: E402
 from test_schemes import Data, scheme  # noqa: E402
 
 torch.set_num_threads(1)
+
+
+def build(name: str) -> Scheme:
+    """A small scheme on label sets by its name."""
+    others = {"implicit": implicit, "infnet": infnet}
+    return others[name]("sets", dropout=0.3) if name in others else scheme(name, "sets", dropout=0.3)
 
 
 def main(folder: Path, names: list[str]) -> None:
     """Three epochs of each scheme; then its weights, by rank."""
     layer = yaml.safe_load((Path(__file__).parents[1] / "conf/trainer/ddp.yaml").read_text())
     for name in names:
-        module = scheme(name, "sets", dropout=0.3)
+        module = build(name)
         trainer = pl.Trainer(
             max_epochs=3,
             accelerator="cpu",

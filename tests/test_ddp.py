@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-NAMES = ["cross_entropy", "static", "dynamic_nce", "dynamic_margin", "dvn"]
+NAMES = ["cross_entropy", "static", "dynamic_nce", "dynamic_margin", "dvn", "infnet", "implicit"]
 
 
 def test_two_processes_end_with_the_same_weights(tmp_path: Path) -> None:
