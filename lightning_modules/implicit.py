@@ -89,6 +89,11 @@ class Implicit(Scheme):
     def predictors(self) -> list[nn.Module]:
         return [self.task_net]
 
+    def on_fit_start(self) -> None:
+        """See Scheme; here theta asks for gradients while phi moves, but for what is frozen."""
+        super().on_fit_start()
+        self._learned = [p for p in self._owned["task"] if p.requires_grad]
+
     def training_step(self, batch: Batch, index: int) -> None:
         for _ in range(self.inner_steps):
             self.step("task", batch)
@@ -108,7 +113,7 @@ class Implicit(Scheme):
         """See Scheme; the energy's gradient is the total one."""
         if part == "task":
             return super().differentiate(part, batch)
-        for p in self._owned["task"]:
+        for p in self._learned:
             p.requires_grad_(True)
         losses: list[Tensor] = []
 

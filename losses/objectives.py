@@ -61,7 +61,7 @@ class Regression(Objective):
     """sigmoid(-E) tells the quality of each guess.   [SEAL eq. 7; DVN]"""
 
     def __call__(self, energy: EnergyFn, space: Answers, x: Tensor, y: Tensor, guesses: Guesses) -> Tensor:
-        return losses.regression(energy(x, guesses.y), space.quality(guesses.y, y).detach())
+        return losses.regression(energy(x, guesses.y), space.quality(guesses.y, y))
 
     def reading(self, energy: Tensor) -> Tensor:
         """Minus the value the network predicts, -sigmoid(-E), in (-1, 0).   [SEAL code]"""

@@ -13,7 +13,7 @@ class TaskLoss(ABC):
 
     @abstractmethod
     def __call__(self, energy: EnergyFn, space: Answers, x: Tensor, y: Tensor, logits: Tensor) -> Tensor:
-        """One number for a batch; `energy` is already read as its objective reads it."""
+        """One number for a batch; `energy` is what the task-net is to lower, as its scheme reads it."""
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,9 @@ def tweets() -> Batches:
 
 def features() -> BiLSTM:
     """What each network knows of the words."""
-    return BiLSTM(WordFeatures(WORDS, WORDS, num_dims=DIMS, tuned=False), WIDTH)
+    words = WordFeatures(WORDS, WORDS, num_dims=DIMS, tuned=False)
+    words.rows.copy_(torch.arange(WORDS))
+    return BiLSTM(words, WIDTH)
 
 
 def module_of(networks: InferenceNetworks) -> InfNet:

@@ -163,7 +163,7 @@ def test_any_solver_trains(solver: Solver, tmp_path: Path) -> None:
 
 
 def test_a_resumed_run_equals_an_unbroken_one_bit_by_bit(tmp_path: Path) -> None:
-    build = partial(implicit, "sets", dropout=0.3, refresh=3, inner_steps=2)
+    build = partial(implicit, "sets", dropout=0.3, refresh=4, inner_steps=2)
     unbroken = build()
     fit(unbroken, Data("sets"), 6, tmp_path / "a")
     fit(build(), Data("sets"), 3, tmp_path / "b")
