@@ -239,8 +239,10 @@ def test_a_split_moves_with_its_mask() -> None:
 def test_a_batch_of_sequences_is_as_long_as_its_longest() -> None:
     mask = torch.tensor([[1, 1, 0, 0], [1, 0, 0, 0], [1, 0, 1, 0], [0, 0, 0, 0]], dtype=torch.bool)
     x, y = torch.arange(4 * 4 * 2).view(4, 4, 2), torch.arange(4 * 4 * 3).view(4, 4, 3)
-    first, second = Batches(x, y, mask=mask, batch_size=2)
-    assert first.x.shape == (2, 2, 2) and first.y.shape == (2, 2, 3) and first.mask.shape == (2, 2)
-    assert torch.equal(second.x, x[2:, :3]) and torch.equal(second.mask, mask[2:, :3])  # a gap is kept
+    first, second = Batches(x, y, mask=mask, batch_size=2)  # from the shortest to the longest
+    assert first.x.shape == (2, 1, 2) and first.y.shape == (2, 1, 3) and first.mask.shape == (2, 1)
+    longest = [0, 2]
+    assert torch.equal(first.x, x[[3, 1], :1]) and torch.equal(second.x, x[longest, :3])
+    assert torch.equal(second.mask, mask[longest, :3])  # a gap is kept
     (whole,) = Batches(x[:, 0], y, mask=mask, batch_size=4)
     assert whole.x.shape == (4, 2) and whole.y.shape == (4, 3, 3)  # an input that is no sequence stays whole

@@ -264,11 +264,11 @@ def test_guesses_of_a_net_are_what_they_say() -> None:
     point = Point()(case).y
     torch.testing.assert_close(point[0], logits.detach().sigmoid())
     perturbed = Perturbed(4, std=0.5)(case).y
-    assert perturbed.shape == (4, 2, 5) and not perturbed.requires_grad
+    assert perturbed.shape == (4, 2, 5) and perturbed.requires_grad
     torch.testing.assert_close(perturbed[-1], point[0])  # the clean one comes last
     assert (perturbed[:-1] != point).all()
     sampled = Sampled(6)(case)
-    assert sampled.y.shape == (6, 2, 5) and sampled.y.dtype == torch.bool
+    assert sampled.y.shape == (6, 2, 5) and sampled.y.dtype == torch.bool and not sampled.y.requires_grad
     torch.testing.assert_close(SquashedPoint()(case).y, point.sigmoid())
     together = Together([Point(), Truth()])(case).y
     torch.testing.assert_close(together[1], case.y)
