@@ -28,7 +28,7 @@ class Prediction:
     steps: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True)  # without fields: so a config may give those of GradientInference without its class
 class Inference(metaclass=ABCMeta):
     """A search among relaxed answers, by the slope of what is to be low."""
 

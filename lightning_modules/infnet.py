@@ -5,6 +5,7 @@ from functools import cache
 from typing import Any, Literal
 
 import torch
+from pytorch_lightning.callbacks import ModelCheckpoint
 from pytorch_lightning.cli import OptimizerCallable
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -113,7 +114,8 @@ class InfNet(Phased):
     def enter(self, phase: str) -> None:
         """See Phased; `tune` goes on from the best epoch of `joint`, with a fresh optimizer."""
         super().enter(phase)
-        if path := getattr(self.trainer.checkpoint_callback, "best_model_path", ""):
+        keepers = [c for c in self.trainer.checkpoint_callbacks if isinstance(c, ModelCheckpoint)]
+        if path := next((keeper.best_model_path for keeper in keepers), ""):
             kept = torch.load(path, weights_only=True, map_location=self.device)
             if kept["phase"] == "joint":
                 self.load_state_dict(kept["state_dict"])

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from datamodules.batches import Batch
-from energies.spaces import LabelSets
 from inference.guesses import Case, Concrete, Guess, Point, Rounded, Sampled, StraightThrough, Together, Truth
 from inference.hypergradient import (
     ConjugateGradient,
@@ -211,7 +210,3 @@ def test_rounding_gives_one_discrete_answer() -> None:
     of = case("sets")
     assert of.logits is not None
     assert torch.equal(Rounded()(of).y, (of.logits >= 0).float().unsqueeze(0))
-
-
-def test_sets_of_these_tests_are_sets() -> None:
-    assert isinstance(SPACES["sets"][0], LabelSets)

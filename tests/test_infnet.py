@@ -1,6 +1,7 @@
 """Joint training of an energy and inference networks: what each minimises, who moves when, the phases."""
 
 from collections.abc import Callable
+from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from lightning_modules.infnet import InfNet
 from lightning_modules.metrics.changes import TagChanges
 from losses.joint import Compound, JointObjective, MarginRescaled, Perceptron, Truncated
 from networks.features import Features
-from test_schemes import MASK, SPACES, D, Data, Net, Quality, ToyEnergy, Watch, adam, weights
+from test_schemes import MASK, SPACES, Data, Net, Quality, ToyEnergy, adam, fit, weights
 
 
 class Trunk(Features):
@@ -77,28 +78,6 @@ def infnet(
         seed=1,
         **options,
     )
-
-
-def fit(
-    module: InfNet, data: Data, epochs: int, folder: Path, *, patience: int = 0, resume: str | None = None
-) -> Watch:
-    watch = Watch()
-    callbacks: list[pl.Callback] = [watch]
-    if patience:
-        callbacks.append(pl.callbacks.EarlyStopping("val/quality", mode="max", patience=patience))
-    trainer = pl.Trainer(
-        max_epochs=epochs,
-        accelerator="cpu",
-        logger=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        default_root_dir=folder,
-        callbacks=callbacks,
-        num_sanity_val_steps=0,
-    )
-    trainer.fit(module, data, ckpt_path=resume)
-    trainer.save_checkpoint(folder / f"after-{epochs}.ckpt")
-    return watch
 
 
 def a_batch(space: str) -> Batch:
@@ -273,19 +252,23 @@ def test_a_resumed_run_equals_an_unbroken_one_bit_by_bit(nets: str, tmp_path: Pa
     assert len(unbroken.curves["network_gradient"]) == 6
 
 
-class Falling(pl.callbacks.Callback):
-    """Keeps F as it was when A began to be tuned."""
+class Course(pl.callbacks.Checkpoint):
+    """The phase of each epoch, and the network of the best epoch of `joint`; called after validation."""
 
     def __init__(self) -> None:
         self.phases: list[str] = []
+        self.highest, self.best = -1.0, {}
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        assert isinstance(pl_module, InfNet)
+        assert isinstance(pl_module, InfNet) and isinstance(pl_module.networks, Single)
         self.phases.append(pl_module.phase)
+        quality = float(trainer.callback_metrics["val/quality"])
+        if pl_module.phase == "joint" and quality > self.highest:
+            self.highest, self.best = quality, deepcopy(pl_module.networks.net.state_dict())
 
 
-def tuned(folder: Path, epochs: int = 40, resume: str | None = None) -> tuple[InfNet, list[str]]:
-    module, watch = infnet("tags", "single", "margin", phases=("joint", "tune")), Falling()
+def tuned(folder: Path, epochs: int = 40, resume: str | None = None) -> tuple[InfNet, Course]:
+    module, course = infnet("tags", "single", "margin", phases=("joint", "tune")), Course()
     trainer = pl.Trainer(
         max_epochs=epochs,
         accelerator="cpu",
@@ -294,7 +277,7 @@ def tuned(folder: Path, epochs: int = 40, resume: str | None = None) -> tuple[In
         enable_model_summary=False,
         default_root_dir=folder,
         callbacks=[
-            watch,
+            course,
             pl.callbacks.EarlyStopping("val/quality", mode="max", patience=3),
             pl.callbacks.ModelCheckpoint(
                 folder / "best", monitor="val/quality", mode="max", save_on_train_epoch_end=True
@@ -304,20 +287,19 @@ def tuned(folder: Path, epochs: int = 40, resume: str | None = None) -> tuple[In
     )
     trainer.fit(module, Data("tags"), ckpt_path=resume)
     trainer.save_checkpoint(folder / "last.ckpt")
-    return module, watch.phases
+    return module, course
 
 
 def test_tuning_starts_a_from_the_best_f_and_leaves_f_and_the_energy_there(tmp_path: Path) -> None:
-    module, phases = tuned(tmp_path)
+    module, course = tuned(tmp_path)
+    phases = course.phases
     assert phases == sorted(phases) and set(phases) == {"joint", "tune"}
     first = phases.index("tune")
     assert module.steps["energy"] == 2 * first and module.steps["inference"] == 2 * len(phases)
     nets = module.networks
     assert isinstance(nets, Single) and nets.fixed
-    kept = torch.load(next((tmp_path / "best").glob("*.ckpt")), weights_only=True)
-    if kept["phase"] == "joint":  # nothing tuned was better
-        for key, value in nets.before.state_dict().items():
-            assert torch.equal(value, kept["state_dict"][f"networks.net.{key}"])
+    for key, value in nets.before.state_dict().items():
+        assert torch.equal(value, course.best[key])
     moved = [
         not torch.equal(a, b) for a, b in zip(nets.net.parameters(), nets.before.parameters(), strict=True)
     ]
@@ -325,12 +307,13 @@ def test_tuning_starts_a_from_the_best_f_and_leaves_f_and_the_energy_there(tmp_p
 
 
 def test_a_run_that_is_tuned_resumes_in_either_phase_bit_by_bit(tmp_path: Path) -> None:
-    unbroken, phases = tuned(tmp_path / "a")
+    unbroken, course = tuned(tmp_path / "a")
+    phases = course.phases
     for stop in (1, phases.index("tune") + 1):
         folder = tmp_path / f"b{stop}"
         tuned(folder, epochs=stop)
         resumed, rest = tuned(folder, resume=str(folder / "last.ckpt"))
-        assert rest == phases[stop:]
+        assert rest.phases == phases[stop:]
         for a, b in zip(unbroken.parameters(), resumed.parameters(), strict=True):
             assert torch.equal(a, b)
 
@@ -342,17 +325,8 @@ def test_only_one_network_for_both_roles_can_be_tuned(tmp_path: Path) -> None:
 
 def test_validation_scores_f_beside_a_and_says_how_far_a_is_ahead(tmp_path: Path) -> None:
     module = infnet("tags", "stacked")
-    trainer = pl.Trainer(
-        max_epochs=2,
-        accelerator="cpu",
-        logger=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        default_root_dir=tmp_path,
-        num_sanity_val_steps=0,
-    )
-    trainer.fit(module, Data("tags"))
-    scores = {name: float(value) for name, value in trainer.callback_metrics.items()}
+    fit(module, Data("tags"), 2, tmp_path)
+    scores = {name: float(value) for name, value in module.trainer.callback_metrics.items()}
     assert scores["val/ahead_quality"] == pytest.approx(
         scores["val/quality"] - scores["val/augmented_quality"]
     )
@@ -391,7 +365,3 @@ def test_sizes_count_what_is_learned_and_what_prediction_needs(nets: str, traine
         "trained_parameters": trained * net + extra + size(ToyEnergy(shape)),
         "inference_parameters": asked * net,
     }
-
-
-def test_inputs_are_as_wide_as_the_tests_say() -> None:
-    assert a_batch("tags").x.shape[-1] == D
