@@ -1,20 +1,91 @@
-"""Sums over the labels of a set, for sets given in full or by what is in them.
+"""Sets of labels, given in full or by what is in them: draws of them, and sums over their labels.
 
 A relaxed set is float and multiplied as it is. A discrete set is bool and mostly empty: on the CPU only its
-labels are looked up, unless they are many. `python -m scripts.benchmark_training` shows what that is worth.
+labels are drawn and looked up, unless they are many. `python -m scripts.benchmark_training` shows what that
+is worth.
 
 Shapes: B examples, L labels, G values per label; sets are (..., B, L).
 """
 
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Shaped
+from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 MANY = 1 / 12  # share of members above which multiplying is faster
 
+Bags = tuple[Tensor, Tensor]  # indices of all bags one after the other, and where each bag begins
+
+
+@dataclass(frozen=True)
+class _Members:
+    """What is in the sets of one tensor: the places of its members in it laid flat, ascending."""
+
+    places: Tensor
+    num_sets: int
+    num_labels: int
+
+    @cached_property
+    def sets(self) -> Tensor:
+        """The set each member is in."""
+        return self.places // self.num_labels
+
+    @cached_property
+    def labels(self) -> Tensor:
+        """The label each member is."""
+        return self.places % self.num_labels
+
+    @cached_property
+    def by_set(self) -> Bags:
+        """The labels of each set."""
+        return self.labels, _begins(self.sets, self.num_sets)
+
+    @cached_property
+    def by_label(self) -> Bags:
+        """The sets each label is in."""
+        small = np.min_scalar_type(self.num_labels)  # which NumPy sorts by radix
+        order = np.argsort(self.labels.numpy().astype(small), kind="stable")
+        return self.sets[torch.from_numpy(order)], _begins(self.labels, self.num_labels)
+
+
 _MEMBERS: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+
+
+def draw(logits: Float[Tensor, "*sets L"], num_samples: int) -> Bool[Tensor, "K *sets L"]:
+    """Sets whose labels are independent coins with these logits.
+
+    A Poisson process of rate softplus(logit) = -log(1 - p) has a point within one unit of time with
+    probability p. So where members are few, one process runs through all coins of all samples, and work
+    goes with the points it has, not with the coins.
+    """
+    rates = F.softplus(logits.detach().double()).flatten().cumsum(0)
+    if logits.is_cuda or not float(rates[-1]) <= MANY * len(rates):
+        p = logits.detach().sigmoid()
+        return torch.rand(num_samples, *p.shape, dtype=p.dtype, device=p.device) < p
+    points = _poisson_process(float(rates[-1]) * num_samples)
+    within = torch.remainder(points, rates[-1])
+    samples = ((points - within) / rates[-1]).round().long().clamp_max(num_samples - 1)
+    coins = torch.from_numpy(np.searchsorted(rates.numpy(), within.numpy(), side="right"))
+    places = (coins + samples * len(rates)).unique_consecutive()
+    sets = torch.zeros(num_samples, *logits.shape, dtype=torch.bool)
+    sets.view(-1)[places] = True
+    _MEMBERS[sets] = _Members(places, sets.numel() // sets.shape[-1], sets.shape[-1])
+    return sets
+
+
+def put_first(first: Shaped[Tensor, "*sets L"], sets: Shaped[Tensor, "K *sets L"]) -> Shaped[Tensor, "..."]:
+    """One row of sets before K others, (1 + K, ..., L), in the type of these; what is known of them stays."""
+    joined = torch.cat([first.to(sets.dtype).unsqueeze(0), sets])
+    if (known := _MEMBERS.get(sets)) is not None:
+        places = torch.cat([first.flatten().nonzero().squeeze(1), known.places + first.numel()])
+        _MEMBERS[joined] = _Members(places, joined.numel() // joined.shape[-1], joined.shape[-1])
+    return joined
 
 
 def sum_rows(table: Float[Tensor, "L G"], y: Tensor) -> Float[Tensor, "... B G"]:
@@ -22,8 +93,7 @@ def sum_rows(table: Float[Tensor, "L G"], y: Tensor) -> Float[Tensor, "... B G"]
     found = _members(y)
     if found is None:
         return y.to(table.dtype) @ table
-    members, offsets = found
-    return F.embedding_bag(members % len(table), table, offsets, mode="sum").unflatten(0, y.shape[:-1])
+    return _SumBags.apply(table, found.by_set, found.by_label).unflatten(0, y.shape[:-1])
 
 
 def sum_potentials(potentials: Float[Tensor, "B L"], y: Tensor) -> Float[Tensor, "... B"]:
@@ -31,21 +101,52 @@ def sum_potentials(potentials: Float[Tensor, "B L"], y: Tensor) -> Float[Tensor,
     found = _members(y)
     if found is None:
         return torch.einsum("bl,...bl->...b", potentials, y.to(potentials.dtype))
-    members, offsets = found
-    rows = F.embedding_bag(members % potentials.numel(), potentials.reshape(-1, 1), offsets, mode="sum")
-    return rows.view(y.shape[:-1])
+    values = potentials.flatten().index_select(0, found.places % potentials.numel())
+    return values.new_zeros(found.num_sets).index_add(0, found.sets, values).view(y.shape[:-1])
 
 
-def _members(y: Shaped[Tensor, "*sets"]) -> tuple[Tensor, Tensor] | None:
-    """Positions of the members in y laid flat, and where each set begins among them; found once per tensor.
+class _SumBags(torch.autograd.Function):
+    """A sparse matrix of zeros and ones times a dense one; `forth` has its rows, `back` its columns.
 
-    None where multiplying is the better way.
+    The gradient is the same product with the transpose: 10 times faster than that of `embedding_bag`.
     """
+
+    @staticmethod
+    def forward(table: Tensor, forth: Bags, back: Bags) -> Tensor:
+        indices, begins = forth
+        return F.embedding_bag(indices, table.contiguous(), begins, mode="sum")
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Bags, Bags], output: Tensor) -> None:  # noqa: ANN401
+        _, ctx.forth, ctx.back = inputs
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:  # noqa: ANN401
+        return _SumBags.apply(gradient, ctx.back, ctx.forth), None, None
+
+
+def _members(y: Shaped[Tensor, "*sets"]) -> _Members | None:
+    """What is in the sets; found once per tensor. None where multiplying is the better way."""
     if y.dtype != torch.bool or y.is_cuda:
         return None
     if y not in _MEMBERS:
-        members = y.flatten().nonzero().squeeze(1)
-        sizes = torch.bincount(members // y.shape[-1], minlength=y.numel() // y.shape[-1])
-        few = len(members) <= MANY * y.numel()
-        _MEMBERS[y] = (members, sizes.cumsum(0) - sizes) if few else None
+        places = y.flatten().nonzero().squeeze(1)
+        few = len(places) <= MANY * y.numel()
+        _MEMBERS[y] = _Members(places, y.numel() // y.shape[-1], y.shape[-1]) if few else None
     return _MEMBERS[y]
+
+
+def _begins(bags: Tensor, num_bags: int) -> Tensor:
+    """Where each bag begins, given the bag of each index."""
+    sizes = torch.bincount(bags, minlength=num_bags)
+    return sizes.cumsum(0) - sizes
+
+
+def _poisson_process(duration: float) -> Tensor:
+    """The points of a Poisson process of rate 1, ascending, float64."""
+    enough = int(duration + duration**0.5) + 1  # five times in six
+    points = torch.empty(enough, dtype=torch.float64).exponential_().cumsum(0)
+    while points[-1] < duration:
+        more = torch.empty(enough, dtype=torch.float64).exponential_().cumsum(0)
+        points = torch.cat([points, points[-1] + more])
+    return points[: int(torch.searchsorted(points, duration))]

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from energies.sets import sum_potentials
+from energies import sets
 from losses import costs
 
 Cost = Callable[..., Any]  # (guess, y) -> rows; a closer type would keep config files from naming a function
@@ -48,6 +48,10 @@ class AnswerSpace(ABC):
     @abstractmethod
     def log_prob(self, logits: Tensor, y: Tensor) -> Tensor:
         """Log-probability of discrete answers y (..., B, ...) under the logits, (..., B)."""
+
+    def put_first(self, y: Tensor, guesses: Tensor) -> Tensor:
+        """The truth (B, ...) and then the guesses (K, B, ...): one pass over the inputs serves them all."""
+        return torch.cat([y.to(guesses.dtype).unsqueeze(0), guesses])
 
     @abstractmethod
     def decode(self, relaxed: Tensor) -> Tensor:
@@ -97,11 +101,7 @@ class _Binary(AnswerSpace):
         return logits.sigmoid()
 
     def sample(self, logits: Tensor, num_samples: int) -> Tensor:
-        probability = logits.detach().sigmoid()
-        draws = torch.rand(
-            num_samples, *probability.shape, dtype=probability.dtype, device=probability.device
-        )
-        return draws < probability
+        return sets.draw(logits, num_samples)
 
     def noise(self, logits: Tensor, num_samples: int) -> Tensor:
         uniform = torch.rand(num_samples, *logits.shape, dtype=logits.dtype, device=logits.device)
@@ -110,7 +110,7 @@ class _Binary(AnswerSpace):
     def log_prob(self, logits: Tensor, y: Tensor) -> Tensor:
         logits = self.flat(logits.detach())
         on, off = F.logsigmoid(logits).clamp_min(LOG_FLOOR), F.logsigmoid(-logits).clamp_min(LOG_FLOOR)
-        return sum_potentials(on - off, self.flat(y)) + off.sum(-1)
+        return sets.sum_potentials(on - off, self.flat(y)) + off.sum(-1)
 
     def decode(self, relaxed: Tensor) -> Tensor:
         return (relaxed >= 0.5).to(relaxed.dtype)
@@ -144,6 +144,9 @@ class LabelSets(_Binary):
 
     def supervise(self, logits: Tensor, y: Tensor) -> Tensor:
         return F.binary_cross_entropy_with_logits(logits, y, reduction="none").sum(-1)
+
+    def put_first(self, y: Tensor, guesses: Tensor) -> Tensor:
+        return sets.put_first(y, guesses)
 
     def cost(self, guess: Tensor, y: Tensor) -> Tensor:
         return self.cost_function(guess.to(y.dtype), y)

@@ -25,6 +25,7 @@ class Answers(Protocol):
     def log_prob(self, logits: Tensor, y: Tensor) -> Tensor: ...
     def relax(self, logits: Tensor) -> Tensor: ...
     def supervise(self, logits: Tensor, y: Tensor) -> Tensor: ...
+    def put_first(self, y: Tensor, guesses: Tensor) -> Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Margin(Objective):
     """The truth lies below each guess by the guess's cost.   [SEAL eq. 6]"""
 
     def __call__(self, energy: EnergyFn, space: Answers, x: Tensor, y: Tensor, guesses: Guesses) -> Tensor:
-        rows = energy(x, _with_truth(y, guesses))
+        rows = energy(x, space.put_first(y, guesses.y))
         return losses.margin(rows[0], rows[1:], space.cost(guesses.y, y))
 
 
@@ -73,7 +74,7 @@ class Contrastive(Objective):
     """The truth lies below all guesses together, by their costs, in a smooth way.   [Implicit L_CD]"""
 
     def __call__(self, energy: EnergyFn, space: Answers, x: Tensor, y: Tensor, guesses: Guesses) -> Tensor:
-        rows = energy(x, _with_truth(y, guesses))
+        rows = energy(x, space.put_first(y, guesses.y))
         return losses.contrastive(rows[0], rows[1:], space.cost(guesses.y, y))
 
 
@@ -86,7 +87,7 @@ class NCERanking(Objective):
 
     def __call__(self, energy: EnergyFn, space: Answers, x: Tensor, y: Tensor, guesses: Guesses) -> Tensor:
         assert guesses.logits is not None, "NCE needs guesses drawn from known logits"
-        answers = _with_truth(y, guesses)
+        answers = space.put_first(y, guesses.y)
         score = -energy(x, answers) - space.log_prob(guesses.logits, answers)
         return losses.ranking(score[0], score[1:])
 
@@ -99,10 +100,5 @@ class Ranking(Objective):
     """
 
     def __call__(self, energy: EnergyFn, space: Answers, x: Tensor, y: Tensor, guesses: Guesses) -> Tensor:
-        score = -energy(x, _with_truth(y, guesses))
+        score = -energy(x, space.put_first(y, guesses.y))
         return losses.ranking(score[0], score[1:])
-
-
-def _with_truth(y: Tensor, guesses: Guesses) -> Tensor:
-    """The truth and then the guesses, (1 + K, B, ...): one pass over the inputs serves them all."""
-    return torch.cat([y.to(guesses.y.dtype).unsqueeze(0), guesses.y])

@@ -1,4 +1,4 @@
-"""What the schemes cost over a bare loop, and what looking labels up saves over multiplying them.
+"""What the schemes cost over a bare loop, and what drawing and looking up members of sets saves.
 
     python -m scripts.benchmark_training
 
@@ -134,7 +134,7 @@ def loops() -> dict[str, dict[str, float]]:
 
 
 def sets() -> dict[str, dict[str, float]]:
-    """Microseconds of an NCE loss and its gradient, samples looked up or multiplied."""
+    """Seconds of drawing samples, their NCE loss and its gradient: by their members, or coin by coin."""
     found = {}
     for name, (labels, patterns, samples, cardinality) in SETS.items():
         torch.manual_seed(0)
@@ -143,19 +143,29 @@ def sets() -> dict[str, dict[str, float]]:
         x, y = torch.rand(32, 86), torch.zeros(32, labels)
         y[:, 0] = 1
         logits = torch.full((32, labels), cardinality / labels).logit()
-        drawn = space.sample(logits, samples)
 
         def step(
-            answers: Tensor, e: SumEnergy = energy, p: LabelSets = space, o: tuple = (x, y, logits)
+            draw: Callable[[], Tensor],
+            e: SumEnergy = energy,
+            p: LabelSets = space,
+            o: tuple = (x, y, logits),
         ) -> list:
             e.zero_grad()
-            NCERanking()(e, p, o[0], o[1], Guesses(answers.clone(), o[2])).backward()
+            NCERanking()(e, p, o[0], o[1], Guesses(draw(), o[2])).backward()
             return [q.grad.clone() for q in e.parameters() if q.grad is not None]
 
-        torch.testing.assert_close(step(drawn), step(drawn.float()), rtol=1e-3, atol=1e-4)
-        calls = {"looked up": partial(step, drawn), "multiplied": partial(step, drawn.float())}
+        members = partial(space.sample, logits, samples)
+        coins = partial(toss, logits, samples)
+        drawn = members()
+        torch.testing.assert_close(step(drawn.clone), step(drawn.float), rtol=1e-3, atol=1e-4)
+        calls = {"members": partial(step, members), "coins": partial(step, coins)}
         found[name] = side_by_side(calls, repeats=20)
     return found
+
+
+def toss(logits: Tensor, num_samples: int) -> Tensor:
+    """Samples drawn coin by coin and given in full."""
+    return (torch.rand(num_samples, *logits.shape) < logits.sigmoid()).to(logits.dtype)
 
 
 def words() -> Batches:
@@ -198,7 +208,7 @@ def main() -> None:
     hush()
     warnings.filterwarnings("ignore")
     show("one training step", loops(), "bare loop")
-    show("NCE loss and gradient", sets(), "looked up")
+    show("NCE samples, loss and gradient", sets(), "members")
     show("one epoch of chains", chains(), "unary network")
 
 
