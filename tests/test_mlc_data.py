@@ -119,7 +119,7 @@ def test_a_set_that_a_user_has_to_bring_says_which_file(tmp_path: Path) -> None:
         data = MultiLabelData(1, 1, name=name, folder=str(tmp_path), mirror="")
         reason = data.missing()
         assert reason is not None
-        for part in (file, data_sets()[name].files["train"].sha256, str(tmp_path / name), "http"):
+        for part in (file, data_sets()[name].files["train"].sha256, str(Path(tmp_path.name, name)), "http"):
             assert part in reason
         with pytest.raises(DataNotFound, match=file):
             data.setup()

@@ -141,7 +141,7 @@ def test_what_is_missing_is_said_with_the_way_to_get_it(tmp_path: Path) -> None:
     sources = Sources(tmp_path / "data", "")
     reason = sources.missing(described(url="http://example.org/file.arff"))
     assert reason is not None
-    for part in ("file.arff", "sha256", str(tmp_path / "data" / "set"), "make data DATASET=set"):
+    for part in ("file.arff", "sha256", str(Path("data", "set")), "make data DATASET=set"):
         assert part in reason
     assert sources.state(described()) == "missing"
     assert "make data" not in str(sources.missing(described()))
@@ -157,7 +157,7 @@ def test_a_file_that_is_not_the_published_one_is_refused(tmp_path: Path, content
     path = put(tmp_path / "data", content)
     with pytest.raises(DataCorrupt, match=says) as error:
         read(Sources(tmp_path / "data", ""), described())
-    assert str(path) in str(error.value) and "make data DATASET=set" in str(error.value)
+    assert str(Path(*path.parts[-4:])) in str(error.value) and "make data DATASET=set" in str(error.value)
 
 
 @pytest.mark.parametrize("packed", [".xz", ".gz"])
