@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import yaml
 
-from experiments import record, store
+from experiments import memory, record, store
 from experiments.cli import TrainCLI
 from experiments.epochs import Tell, best_so_far, read_rows
 from experiments.errors import UserError
@@ -26,6 +26,7 @@ def fit_and_test(
     cli: TrainCLI, folder: Path, facts: dict[str, Any], tell: Tell | None = None
 ) -> store.Record:
     """Train from the last checkpoint on, if there is one; the best one is tested, once."""
+    memory.keep_freed()
     torch.set_flush_denormal(True)  # dying gradients leave Adam numbers that make a step 4 times as slow
     origin = record.source()
     cli.log.facts, cli.log.tell = facts, tell

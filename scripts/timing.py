@@ -8,12 +8,15 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from experiments import memory
+
 ROUNDS = 7
 
 
 def side_by_side(contenders: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, float]:
     """Median microseconds of CPU time a call, per contender."""
     torch.set_num_threads(1)
+    memory.keep_freed()
     spent: dict[str, list[float]] = {name: [] for name in contenders}
     for _ in range(ROUNDS):
         for name, call in contenders.items():
