@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-MANY = 1 / 12  # share of members above which multiplying is faster
+MANY = 1 / 8  # share of members above which multiplying is faster
 
 Bags = tuple[Tensor, Tensor]  # indices of all bags one after the other, and where each bag begins
 
