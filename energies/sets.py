@@ -64,19 +64,13 @@ def draw(logits: Float[Tensor, "*sets L"], num_samples: int) -> Bool[Tensor, "K 
     probability p. So where members are few, one process runs through all coins of all samples, and work
     goes with the points it has, not with the coins.
     """
-    rates = F.softplus(logits.detach().double()).flatten().cumsum(0)
-    if logits.is_cuda or not float(rates[-1]) <= MANY * len(rates):
-        p = logits.detach().sigmoid()
-        return torch.rand(num_samples, *p.shape, dtype=p.dtype, device=p.device) < p
-    points = _poisson_process(float(rates[-1]) * num_samples)
-    within = torch.remainder(points, rates[-1])
-    samples = ((points - within) / rates[-1]).round().long().clamp_max(num_samples - 1)
-    coins = torch.from_numpy(np.searchsorted(rates.numpy(), within.numpy(), side="right"))
-    places = (coins + samples * len(rates)).unique_consecutive()
-    sets = torch.zeros(num_samples, *logits.shape, dtype=torch.bool)
-    sets.view(-1)[places] = True
-    _MEMBERS[sets] = _Members(places, sets.numel() // sets.shape[-1], sets.shape[-1])
-    return sets
+    logits = logits.detach()
+    if logits.device.type == "cpu":
+        rates = F.softplus(logits.double()).flatten().cumsum(0)
+        if float(rates[-1]) <= MANY * len(rates):
+            return _draw_members(rates, num_samples, logits.shape)
+    p = logits.sigmoid()
+    return torch.rand(num_samples, *p.shape, dtype=p.dtype, device=p.device) < p
 
 
 def put_first(first: Shaped[Tensor, "*sets L"], sets: Shaped[Tensor, "K *sets L"]) -> Shaped[Tensor, "..."]:
@@ -127,13 +121,26 @@ class _SumBags(torch.autograd.Function):
 
 def _members(y: Shaped[Tensor, "*sets"]) -> _Members | None:
     """What is in the sets; found once per tensor. None where multiplying is the better way."""
-    if y.dtype != torch.bool or y.is_cuda:
+    if y.dtype != torch.bool or y.device.type != "cpu":
         return None
     if y not in _MEMBERS:
         places = y.flatten().nonzero().squeeze(1)
         few = len(places) <= MANY * y.numel()
         _MEMBERS[y] = _Members(places, y.numel() // y.shape[-1], y.shape[-1]) if few else None
     return _MEMBERS[y]
+
+
+def _draw_members(rates: Float[Tensor, " coins"], num_samples: int, shape: torch.Size) -> Tensor:
+    """Sets (K, *shape) of the coins at which a process has points; `rates` are summed up from the first."""
+    points = _poisson_process(float(rates[-1]) * num_samples)
+    within = torch.remainder(points, rates[-1])
+    samples = ((points - within) / rates[-1]).round().long().clamp_max(num_samples - 1)
+    coins = torch.from_numpy(np.searchsorted(rates.numpy(), within.numpy(), side="right"))
+    places = (coins + samples * len(rates)).unique_consecutive()
+    sets = torch.zeros(num_samples, *shape, dtype=torch.bool)
+    sets.view(-1)[places] = True
+    _MEMBERS[sets] = _Members(places, sets.numel() // shape[-1], shape[-1])
+    return sets
 
 
 def _begins(bags: Tensor, num_bags: int) -> Tensor:
