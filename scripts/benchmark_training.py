@@ -143,7 +143,7 @@ def loops() -> dict[str, dict[str, float]]:
 
 
 def sets() -> dict[str, dict[str, float]]:
-    """Seconds of drawing samples, their NCE loss and its gradient: by their members, or coin by coin."""
+    """Microseconds of drawing samples, their NCE loss and its gradient: by their members, or coin by coin."""
     found = {}
     for name, (labels, patterns, samples, cardinality) in SETS.items():
         torch.manual_seed(0)

@@ -1,11 +1,10 @@
 """Freed memory stays with the process."""
 
+import platform
 import subprocess
 import sys
 
 import pytest
-
-from experiments import memory
 
 FAULTS = """
 import resource, sys
@@ -24,7 +23,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
 
-@pytest.mark.skipif(not memory.keep_freed(), reason="the C library is not glibc")
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")
 def test_steps_that_free_and_allocate_the_same_blocks_touch_no_new_pages() -> None:
     faults = {
         way: int(subprocess.run([sys.executable, "-c", FAULTS, way], capture_output=True, check=True).stdout)
