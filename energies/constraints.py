@@ -12,9 +12,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from energies.potentials import ChainPotentials
-
-FORBIDDEN = float("-inf")
+from energies.potentials import NEVER, ChainPotentials
 
 
 @dataclass(frozen=True)
@@ -23,13 +21,13 @@ class Constraints:
 
     Attributes:
         allowed: (S, S), True where a tag (row) may be followed by another (column).
-        starts: (S,), True where a chain may begin.
-        ends: (S,), True where a chain may end.
+        starts: (S,), True where a chain may begin; anywhere by default.
+        ends: (S,), True where a chain may end; anywhere by default.
     """
 
     allowed: Bool[Tensor, "S S"]
-    starts: Bool[Tensor, " S"]
-    ends: Bool[Tensor, " S"]
+    starts: Bool[Tensor, " S"] | None = None
+    ends: Bool[Tensor, " S"] | None = None
 
     @classmethod
     def for_spans(cls, tags: Sequence[str], scheme: str = "BIO") -> Self:
@@ -47,14 +45,26 @@ class Constraints:
         return cls(torch.tensor(allowed), torch.tensor(starts), torch.tensor(ends))
 
     def on(self, p: ChainPotentials) -> ChainPotentials:
-        """The potentials with a score of -inf on everything that is not allowed."""
-        device, zero = p.unary.device, p.unary.new_zeros(p.unary.shape[2])
-        return replace(
-            p,
-            pairwise=p.pairwise.masked_fill(~self.allowed.to(device), FORBIDDEN),
-            start=(zero if p.start is None else p.start).masked_fill(~self.starts.to(device), FORBIDDEN),
-            end=(zero if p.end is None else p.end).masked_fill(~self.ends.to(device), FORBIDDEN),
-        )
+        """The potentials with a score of -inf on everything that is not allowed.
+
+        Raises:
+            ValueError: where the constraints are of another number of tags.
+        """
+        size = p.unary.shape[2]
+        if self.allowed.shape != (size, size):
+            raise ValueError(
+                f"the constraints are a table of {tuple(self.allowed.shape)}, and the potentials have "
+                f"{size} tags."
+            )
+
+        def forbid(scores: Tensor | None, allowed: Tensor | None) -> Tensor | None:
+            if allowed is None:
+                return scores
+            scores = p.unary.new_zeros(size) if scores is None else scores
+            return scores.masked_fill(~allowed.to(scores.device), NEVER)
+
+        pairwise = p.pairwise.masked_fill(~self.allowed.to(p.pairwise.device), NEVER)
+        return replace(p, pairwise=pairwise, start=forbid(p.start, self.starts), end=forbid(p.end, self.ends))
 
 
 RULES = {"BIO": "BIO", "BIOES": "BIOES"}  # a scheme and the prefixes it knows

@@ -11,6 +11,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
+NEVER = float("-inf")
+
 
 @dataclass(frozen=True)
 class ChainPotentials:
@@ -65,13 +67,36 @@ class ChainPotentials:
         """F(y) of each answer.
 
         Shapes:
-            y: integer tags (..., B, T), whose values at masked positions are ignored; or a relaxed or one-hot
-                answer (..., B, T, S), in which F is multilinear and padding stands at the tail.
+            y: integer tags (..., B, T), or a relaxed or one-hot answer (..., B, T, S), in which F is
+                multilinear. What stands at masked positions is ignored. An answer with more than a millionth
+                of a tag on what is forbidden scores -inf.
+
+        Raises:
+            ValueError: where y has another shape, or a real position holds a number that is no tag.
         """
         if y.is_floating_point() or y.dtype == torch.bool:
-            return self._relaxed_score(y.to(self.unary.dtype))
+            if y.shape[-3:] != self.unary.shape:
+                raise ValueError(
+                    f"a relaxed answer of shape {tuple(y.shape)} does not fit unaries of shape "
+                    f"{tuple(self.unary.shape)}: it ends in (examples, positions, tags) too."
+                )
+            return self._relaxed_score(y)
+        self.check_shape(y)
         check_tags(y, self.mask, self.unary.shape[2])
         return self._tag_score(y)
+
+    def check_shape(self, tags: Tensor) -> None:
+        """Raise where answers are not integer tags (..., B, T).
+
+        Raises:
+            ValueError: with the shape and type they have.
+        """
+        shape = self.unary.shape
+        if tags.shape[-2:] != shape[:2] or tags.is_floating_point() or tags.dtype == torch.bool:
+            raise ValueError(
+                f"the tags are {tags.dtype} of shape {tuple(tags.shape)}; unaries of shape {tuple(shape)} "
+                f"need integers of shape {tuple(shape[:2])}: of one-hot answers take .argmax(-1)."
+            )
 
     def plus(self, unary: Float[Tensor, "B T S"]) -> Self:
         """These potentials with more unary score, for example a cost that augments them."""
@@ -117,28 +142,32 @@ class ChainPotentials:
         return score
 
     def _relaxed_score(self, y: Float[Tensor, "... B T S"]) -> Float[Tensor, "... B"]:
-        unary = self._with_ends()
-        if self.mask is not None:
-            hidden = ~self.mask.unsqueeze(-1)
-            unary, y = unary.masked_fill(hidden, 0), y.masked_fill(hidden, 0)
-        score = (unary * y).sum((-2, -1))
-        before, after = y[..., :-1, :], y[..., 1:, :]
-        step = (
-            (before.unsqueeze(-2) @ self.pairwise).squeeze(-2)
-            if self.pairwise.dim() > 2
-            else before @ self.pairwise
+        chain, order = self.compacted()
+        dtype = torch.promote_types(self.unary.dtype, torch.float32)
+        lowest = torch.finfo(dtype).min
+        unary, pairwise = (
+            scores.to(dtype).clamp_min(lowest) for scores in (chain._with_ends(), self.pairwise)
         )
-        return score + (step * after).sum((-2, -1))
+        y = y.to(dtype)
+        if chain.mask is not None:
+            if order is not None:
+                y = y.gather(-2, order.unsqueeze(-1).expand_as(y))
+            hidden = ~chain.mask.unsqueeze(-1)
+            unary, y = unary.masked_fill(hidden, 0), y.masked_fill(hidden, 0)
+        before, after = y[..., :-1, :], y[..., 1:, :]
+        step = (before.unsqueeze(-2) @ pairwise).squeeze(-2) if pairwise.dim() > 2 else before @ pairwise
+        score = (unary * y).sum((-2, -1)) + (step * after).sum((-2, -1))
+        return score.masked_fill(score < lowest * 1e-6, NEVER)
 
     def _with_ends(self) -> Float[Tensor, "B T S"]:
         """The unaries with start and end scores in them, where padding stands at the tail."""
         unary, real = self.unary, self.real()
         if self.start is not None:
             first = real & ~F.pad(real[:, :-1], (1, 0))
-            unary = unary + first.unsqueeze(-1) * self.start
+            unary = torch.where(first.unsqueeze(-1), unary + self.start, unary)
         if self.end is not None:
             last = real & ~F.pad(real[:, 1:], (0, 1))
-            unary = unary + last.unsqueeze(-1) * self.end
+            unary = torch.where(last.unsqueeze(-1), unary + self.end, unary)
         return unary
 
     def real(self) -> Tensor:

@@ -46,8 +46,7 @@ class Decoded(NamedTuple):
 
 def log_partition(p: ChainPotentials, *, path: Path = "auto") -> Float[Tensor, " B"]:
     """Log Z = log sum_y exp F(y)."""
-    _check_sweep(p, "log_partition")
-    chosen = pick(p, path)
+    chosen = _pick_with_room(p, path, "log_partition")
     if chosen == "reference":
         return checked(reference.log_partition(p), p)
     return fast.rows(problem_of(p), chosen)
@@ -58,8 +57,12 @@ def nll(p: ChainPotentials, tags: Int[Tensor, "B T"], *, path: Path = "auto") ->
 
     Not divided by length. Tags at masked positions are ignored; -100 is fine there.
     """
-    _check_sweep(p, "nll")
-    chosen = pick(p, path)
+    if tags.dim() != 2:
+        raise ValueError(
+            f"a likelihood is of one answer an example, (examples, positions), not {tuple(tags.shape)}."
+        )
+    p.check_shape(tags)
+    chosen = _pick_with_room(p, path, "nll")
     if chosen == "reference":
         loss = checked(reference.log_partition(p), p) - p.score(tags)
     elif chosen in ("compiled", "fused"):
@@ -71,8 +74,7 @@ def nll(p: ChainPotentials, tags: Int[Tensor, "B T"], *, path: Path = "auto") ->
 
 def marginals(p: ChainPotentials, *, path: Path = "auto") -> Float[Tensor, "B T S"]:
     """Tag probabilities, 0 at masked positions: the gradient of log Z in the unaries. Differentiable."""
-    _check_sweep(p, "marginals")
-    chosen = pick(p, path)
+    chosen = _pick_with_room(p, path, "marginals")
     if chosen == "reference":
         checked(reference.log_partition(detached(p)), p)
         return reference.marginals(p)
@@ -81,7 +83,7 @@ def marginals(p: ChainPotentials, *, path: Path = "auto") -> Float[Tensor, "B T 
 
 def entropy(p: ChainPotentials, *, path: Path = "auto") -> Float[Tensor, " B"]:
     """Entropy of the distribution over answers, log Z - E[F]. Differentiable."""
-    chosen = pick(p, path)
+    chosen = _pick_with_room(p, path, "entropy")
     if chosen == "reference":
         checked(reference.log_partition(detached(p)), p)
         return reference.entropy(p)
@@ -105,7 +107,7 @@ def pairwise_marginals(p: ChainPotentials, *, path: Path = "auto") -> Float[Tens
 
 def viterbi(p: ChainPotentials, *, path: Path = "auto") -> Decoded:
     """The best answers and their scores. Among equals, one of them."""
-    chosen = pick(p, path)
+    chosen = _pick_with_room(p, path, "viterbi")
     tags, score = ladder.viterbi(p, chosen)
     return Decoded(tags, checked(score, p))
 
@@ -120,7 +122,7 @@ def loss_augmented(p: ChainPotentials, cost: Float[Tensor, "B T S"], *, path: Pa
 
 def max_marginals(p: ChainPotentials, *, path: Path = "auto") -> Float[Tensor, "B T S"]:
     """The best score of any answer with a given tag at a given position; 0 where masked."""
-    pick(p, path)
+    _pick_with_room(p, path, "max_marginals")
     checked(reference.viterbi(detached(p))[1], p)
     return reference.max_marginals(p)
 
@@ -129,6 +131,7 @@ def k_best(
     p: ChainPotentials, k: int, *, path: Path = "auto"
 ) -> tuple[Int[Tensor, "K B T"], Float[Tensor, "K B"]]:
     """The k best answers, best first, and their scores; -inf where a sequence has fewer answers."""
+    _check_count(k)
     pick(p, path)
     examples, length, size = p.unary.shape
     check_room(
@@ -147,7 +150,8 @@ def sample(
     p: ChainPotentials, n: int, generator: torch.Generator | None = None, *, path: Path = "auto"
 ) -> Int[Tensor, "N B T"]:
     """N exact, independent draws of answers; 0 at masked positions."""
-    pick(p, path)
+    _check_count(n)
+    _pick_with_room(p, path, "sample")
     with torch.no_grad():
         checked(reference.log_partition(p), p)
         return reference.sample(p, n, generator)
@@ -162,10 +166,26 @@ def _loss_in_one(p: ChainPotentials, tags: Tensor, path: str) -> Tensor:
     return fast.rows(problem_of(p), path) - p.score(tags)
 
 
-def _check_sweep(p: ChainPotentials, what: str) -> None:
-    """Raise where scores, messages of both directions and a gradient would not fit."""
+def _pick_with_room(p: ChainPotentials, path: Path, what: str) -> str:
+    """The path to take; raises where scores, messages of both directions and a gradient would not fit.
+
+    For a gradient, log space keeps all pairs of tags at each position.
+    """
+    chosen = pick(p, path)
     if torch.compiler.is_compiling():
-        return
-    numbers = 4 * p.unary.numel()
+        return chosen
+    pairs = chosen == "reference" and torch.is_grad_enabled() and _needs_gradient(p)
+    numbers = 4 * p.unary.numel() * (p.unary.shape[2] if pairs else 1)
     if numbers > MANY:
         check_room(numbers, p.unary, what, "fewer examples at a time")
+    return chosen
+
+
+def _needs_gradient(p: ChainPotentials) -> bool:
+    scores = (p.unary, p.pairwise, p.start, p.end)
+    return any(s is not None and s.requires_grad for s in scores)
+
+
+def _check_count(wanted: int) -> None:
+    if wanted < 1:
+        raise ValueError(f"{wanted} answers are asked for; ask for 1 or more.")

@@ -12,9 +12,8 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
-from energies.potentials import ChainPotentials
+from energies.potentials import NEVER, ChainPotentials
 
-NEVER = float("-inf")
 Sum = Callable[[Tensor, int], Tensor]  # how to add up scores over a dimension: log-sum-exp, or max
 
 

@@ -1,5 +1,6 @@
 """Chains against counting: every function, sizes and masks drawn, in float64."""
 
+import inspect
 import math
 
 import pytest
@@ -81,14 +82,26 @@ def test_the_best_answers_are_those_of_counting(p: ChainPotentials, data: st.Dat
 @settings(max_examples=40)
 @given(potentials())
 def test_scores_of_tags_and_of_one_hot_answers_are_those_of_the_loop(p: ChainPotentials) -> None:
-    compact = p.mask is None or bool((p.mask[:, 1:] <= p.mask[:, :-1]).all())
     for row in range(len(p.unary)):
         tags, scores = oracle.answers(p, row)
         every = tags.unsqueeze(1).expand(-1, len(p.unary), -1)  # (Y, B, T)
         close(p.score(every.masked_fill(~p.real(), -100))[:, row], scores)
-        if compact:
-            y = one_hot(every, p.unary.shape[2]).double() * p.real().unsqueeze(-1)
-            close(p.score(y)[:, row], scores)
+        close(p.score(one_hot(every, p.unary.shape[2]).double())[:, row], scores)
+
+
+def test_a_relaxed_score_is_minus_infinity_only_where_mass_is_on_what_is_forbidden() -> None:
+    allowed = torch.tensor([[True, False], [True, True]])
+    p = ChainPotentials(torch.tensor([[[1.0, 2.0], [3.0, 4.0], [-math.inf, 6.0]]]), torch.ones(2, 2))
+    p = Constraints(allowed, starts=torch.tensor([False, True])).on(p)
+    tags = torch.tensor([[[1, 1, 1]], [[0, 1, 1]], [[1, 0, 1]], [[1, 1, 0]]])
+    expected = [[2 + 4 + 6 + 2.0], [-math.inf], [-math.inf], [-math.inf]]
+    y = one_hot(tags, 2).float().requires_grad_()
+    assert p.score(tags).tolist() == p.score(y).tolist() == expected
+    (slope,) = torch.autograd.grad(p.score(y)[0].sum(), y)
+    assert slope[0, 0, :, 1].tolist() == [2 + 1, 4 + 2, 6 + 1] and slope[0, 0, 1, 0] < -1e38
+    assert not slope.isnan().any()
+    half = p.score(y.detach().lerp(y.detach().flip(-1), 0.01))
+    assert half.eq(-math.inf).all()
 
 
 @given(potentials(("one",)), st.sampled_from(SUMS))
@@ -176,6 +189,28 @@ def test_errors_name_the_shape_the_place_and_the_way_out() -> None:
             chain.nll(huge, torch.zeros(1, 1).long().expand(10**6, 10**3), path=path)
     with pytest.raises(ValueError, match="a smaller k"):
         chain.k_best(huge, 5)
+    steep = ChainPotentials(
+        torch.zeros(1, 1, 1, requires_grad=True).expand(200, 10**4, 100), torch.zeros(100, 100)
+    )
+    with pytest.raises(ValueError, match="log_partition would need about 298"):
+        chain.log_partition(steep, path="reference")
+    with pytest.raises(ValueError, match=r"tags are torch.int64 of shape \(2, 4, 3\).*argmax"):
+        p.score(torch.zeros(2, 4, 3).long())
+    nll = inspect.unwrap(chain.nll)  # the tests' type checker would stop it before it looks
+    with pytest.raises(ValueError, match=r"tags are torch.int64 of shape \(4, 2\)"):
+        nll(p, torch.zeros(4, 2).long())
+    with pytest.raises(ValueError, match=r"tags are torch\.float32"):
+        nll(p, torch.zeros(2, 4))
+    with pytest.raises(ValueError, match=r"one answer an example, \(examples, positions\), not \(5, 2, 4\)"):
+        nll(p, torch.zeros(5, 2, 4).long())
+    with pytest.raises(ValueError, match=r"relaxed answer of shape \(2, 4\)"):
+        p.score(torch.zeros(2, 4))
+    with pytest.raises(ValueError, match=r"table of \(2, 2\), and the potentials have 3 tags"):
+        Constraints(torch.ones(2, 2).bool()).on(p)
+    with pytest.raises(ValueError, match="0 answers are asked for"):
+        chain.k_best(p, 0)
+    with pytest.raises(ValueError, match="0 answers are asked for"):
+        chain.sample(p, 0)
 
 
 @pytest.mark.parametrize("path", SUMS)
@@ -258,8 +293,14 @@ def test_decoded_spans_obey_their_scheme(scheme: str) -> None:
         for row in [*chain.viterbi(p, path=path).tags, *chain.sample(p, 1)[0]]:
             assert _is_well_formed([tags[s] for s in row], scheme)
         assert chain.marginals(p, path=path).sum(-1).allclose(torch.ones(50, 6))
-    _, log_z = chain.k_best(p, 3), chain.log_partition(p)
-    torch.testing.assert_close(log_z, chain.log_partition(p, path="reference"))
+    torch.testing.assert_close(chain.log_partition(p), chain.log_partition(p, path="reference"))
+    best, _ = chain.k_best(p, 3)
+    for row in best.flatten(0, 1):
+        assert _is_well_formed([tags[s] for s in row], scheme)
+    highest = chain.max_marginals(p)
+    torch.testing.assert_close(highest.amax(-1), chain.viterbi(p).score.unsqueeze(1).expand(-1, 6))
+    forbidden = [not tag.startswith(("B", "O", "S")) for tag in tags]
+    assert highest[:, 0, forbidden].eq(-math.inf).all()
 
 
 def _is_well_formed(tags: list[str], scheme: str) -> bool:
