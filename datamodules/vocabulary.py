@@ -161,7 +161,7 @@ def _check(numbers: bytes, num_dims: int, place: str) -> None:
     if len(cells) != num_dims:
         raise FormatError(
             f"{place}: {len(cells)} numbers after the word, wanted {num_dims}. "
-            f"Take a file of {num_dims}-d vectors."
+            f"Take a file of {num_dims}-d vectors, or say --data.num_dims {len(cells)}."
         )
     for cell in cells:
         try:

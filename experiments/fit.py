@@ -53,7 +53,7 @@ def fit_and_test(
         **record.peak_memory(),
         "updates": dict(kept.get("scheme_steps") or (steps if isinstance(steps, dict) else {})),
         **(sizes() if callable(sizes) else {}),
-        "train_examples_per_second": _median(rows, "train/examples_per_second"),
+        "train_examples_per_second": _median(_first_phase(rows), "train/examples_per_second"),
         "curves": {monitor: _column(rows, monitor)} | kept.get("scheme_curves", {}),
         **({"findings": findings} if (findings := chosen.get("scheme_findings")) else {}),
         "data": dict(getattr(cli.datamodule, "checksums", {})),
@@ -120,6 +120,11 @@ def _metrics(
 def _column(rows: list[dict[str, Any]], name: str) -> list[float]:
     """A number of each epoch that has it, to six digits."""
     return [float(f"{float(row[name]):.6g}") for row in rows if row.get(name)]
+
+
+def _first_phase(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The epochs of a run's first phase: later ones train other parts, at other speeds."""
+    return [row for row in rows if not float(row.get("train/phase") or 0)]
 
 
 def _median(rows: list[dict[str, Any]], name: str) -> float | None:

@@ -113,11 +113,18 @@ def _figures(summary: Summary) -> list[str]:
 
 def _changes(changes: Changes, summary: Summary) -> str:
     """What one answer has where another is right: how often, a mean over seeds."""
-    counts, seeds = summary.changes(changes)
-    if not seeds:
+    right, told, counts = summary.changes(changes)
+    if not counts:
         return ""
-    lines = ["| right | changed to | times a seed |", "| --- | --- | ---: |"]
-    lines += [f"| {_plain(a)} | {_plain(b)} | {times:.1f} |" for (a, b), times in counts.items()]
+    lines = [
+        "| right, changed to | " + " | ".join(map(_plain, told)) + " |",
+        "| --- |" + " ---: |" * len(told),
+    ]
+    for tag in right:
+        times = [counts.get((tag, other)) for other in told]
+        lines.append(
+            f"| {_plain(tag)} | " + " | ".join("" if n is None else f"{n:.1f}" for n in times) + " |"
+        )
     return "\n".join([f"## {_plain(changes.title)}", "", *lines])
 
 

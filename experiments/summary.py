@@ -5,6 +5,7 @@ Numbers are in printed units from here on (x100 for F1, say).
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +15,7 @@ from experiments.claims import Claim, holds
 from experiments.table import Changes, Column, Ratio, Table
 
 NOT_YET = "not yet"
-MOST = 15  # changes that a page lists
+MOST = 9  # tags a side of a table of changes
 ENOUGH = 3  # runs on both sides before a difference is tested
 
 
@@ -94,8 +95,8 @@ class Summary:
         found = [above.mean / below.mean for above, below in pairs if above and below and below.mean]
         return Sample.of(found) if found else None
 
-    def changes(self, changes: Changes) -> tuple[dict[tuple[str, str], float], int]:
-        """How often each change was found, a mean over runs, the most frequent first; and how many runs."""
+    def changes(self, changes: Changes) -> tuple[list[str], list[str], dict[tuple[str, str], float]]:
+        """What is changed most, what to, and how often each change was found, a mean over runs."""
         cell = (changes.row, changes.column)
         runs = [
             r["findings"]["changes"]
@@ -105,8 +106,12 @@ class Summary:
         counts: dict[tuple[str, str], float] = {}
         for before, after, times in (change for run in runs for change in run):
             counts[before, after] = counts.get((before, after), 0) + times / len(runs)
-        ranked = sorted(counts.items(), key=lambda item: -item[1])[:MOST]
-        return dict(ranked), len(runs)
+        sides: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
+        for pair, times in counts.items():
+            for side, tag in zip(sides, pair, strict=True):
+                side[tag] += times
+        before, after = ([tag for tag, _ in side.most_common(MOST)] for side in sides)
+        return before, after, counts
 
     def best(self, column: str) -> str | None:
         """The row of ours that is best in a column."""

@@ -36,11 +36,17 @@ class InferenceNetworks(nn.Module, ABC):
     def predictors(self) -> list[nn.Module]:
         """The modules that `predict` asks."""
 
-    def fix_augmented(self) -> None:
-        """From now on F is what it was, and A goes on from F; for networks that are fine-tuned."""
-        raise ValueError(
-            f"{type(self).__name__} trains A together with F; the phase `tune` is for networks.Single."
-        )
+    def check(self, roles: Collection[Role]) -> None:
+        """Raise where an objective over these roles does not train these networks.
+
+        Raises:
+            ValueError: with what to take instead.
+        """
+        if "test" not in roles:
+            raise ValueError(
+                f"the objective trains F alone, and {type(self).__name__} would predict with an untrained A: "
+                "take networks.Single, or an objective of both such as Compound."
+            )
 
 
 class Single(InferenceNetworks):
@@ -58,6 +64,13 @@ class Single(InferenceNetworks):
         nets: dict[Role, nn.Module] = {"augmented": self.before, "test": self.net}
         return {role: nets[role](x) for role in roles}
 
+    def check(self, roles: Collection[Role]) -> None:
+        if len(roles) > 1:
+            raise ValueError(
+                "the objective is of A and F, and Single is one network: take networks.Separated, Shared or "
+                "Stacked, or an objective of one role such as MarginRescaled."
+            )
+
     def predict(self, x: Tensor) -> Tensor:
         return self.net(x)
 
@@ -65,6 +78,7 @@ class Single(InferenceNetworks):
         return [self.net]
 
     def fix_augmented(self) -> None:
+        """From now on F is what it was, and A goes on from F."""
         self.before.load_state_dict(self.net.state_dict())
         self.fixed = True
 

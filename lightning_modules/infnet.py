@@ -13,7 +13,7 @@ from torchmetrics import Metric
 
 from datamodules.batches import Batch
 from energies.base import Energy, OfAnswer
-from inference.networks import InferenceNetworks
+from inference.networks import InferenceNetworks, Single
 from lightning_modules.base import scores_of
 from lightning_modules.metrics.changes import TagChanges
 from lightning_modules.phases import Phased
@@ -40,6 +40,9 @@ class InfNet(Phased):
 
     On validation, `val/augmented_...` are the scores of F and `val/ahead_...` those of A less these; given
     `changes`, it is counted where A is right and F differs.   [InfNet+ Table 3]
+
+    Raises:
+        ValueError: objective, networks, supervision and phases do not fit one another.
     """
 
     main = "inference"
@@ -66,6 +69,7 @@ class InfNet(Phased):
         self.energy_optimizer, self.inference_optimizer = energy_optimizer, inference_optimizer
         self.guess_steps, self.supervision_weight = guess_steps, supervision_weight
         self.supervised = networks.supervised if supervised is None else supervised
+        self._check_roles()
         self.changes, self.watch_network = changes, watch_network
         self.augmented_metric: Metric | None = (
             self.metric.clone() if "augmented" in objective.weights else None
@@ -114,8 +118,10 @@ class InfNet(Phased):
     def enter(self, phase: str) -> None:
         """See Phased; `tune` goes on from the best epoch of `joint`, with a fresh optimizer."""
         super().enter(phase)
+        assert self.trainer.early_stopping_callback is not None and isinstance(self.networks, Single)
+        judged = self.trainer.early_stopping_callback.monitor
         keepers = [c for c in self.trainer.checkpoint_callbacks if isinstance(c, ModelCheckpoint)]
-        if path := next((keeper.best_model_path for keeper in keepers), ""):
+        if path := next((keeper.best_model_path for keeper in keepers if keeper.monitor == judged), ""):
             kept = torch.load(path, weights_only=True, map_location=self.device)
             if kept["phase"] == "joint":
                 self.load_state_dict(kept["state_dict"])
@@ -153,9 +159,24 @@ class InfNet(Phased):
                 self.log(f"val/augmented_{name}", score)
                 self.log(f"val/ahead_{name}", scores[name] - score)
         if stage == "val" and self.changes is not None:
-            self.findings["changes"] = self.changes.most_frequent()
+            self.findings["changes"] = self.changes.found()
             self.changes.reset()
         return scores
+
+    def _check_roles(self) -> None:
+        roles = self.objective.weights
+        self.networks.check(roles)
+        if self.supervision_weight and not set(self.supervised) & set(roles):
+            raise ValueError(
+                f"supervision is for {' and '.join(self.supervised)}, and the objective trains "
+                f"{' and '.join(roles)} alone: name one of these in `supervised`, or set "
+                "supervision_weight to 0."
+            )
+        if "tune" in self.phases and not isinstance(self.networks, Single):
+            raise ValueError(
+                f"{type(self.networks).__name__} trains A together with F; the phase `tune` is for "
+                "networks.Single."
+            )
 
     def _answers(
         self, batch: Batch, roles: Collection[Role]

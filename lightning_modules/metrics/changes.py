@@ -17,15 +17,14 @@ class TagChanges(Metric):
 
     Args:
         tags: names of the S tags in the order of their numbers.
-        kept: how many kinds of change are told.
     """
 
     full_state_update = False
     counts: Tensor
 
-    def __init__(self, tags: Sequence[str], kept: int = 20) -> None:
+    def __init__(self, tags: Sequence[str]) -> None:
         super().__init__()
-        self.tags, self.kept = list(tags), kept
+        self.tags = list(tags)
         shape = (len(self.tags), len(self.tags))
         self.add_state("counts", torch.zeros(shape, dtype=torch.long), dist_reduce_fx="sum")
 
@@ -40,10 +39,10 @@ class TagChanges(Metric):
         """Counts (S, S): row the first tag, column the second; the diagonal is 0."""
         return self.counts
 
-    def most_frequent(self) -> list[list[str | int]]:
-        """The first tag, the second and how often, the most frequent first."""
-        counts = self.compute().flatten()
-        order = counts.argsort(descending=True, stable=True)[: self.kept].tolist()
+    def found(self) -> list[list[str | int]]:
+        """The first tag, the second and how often, the most frequent first, of what this process has seen."""
+        counts = self.counts.flatten()
+        order = counts.argsort(descending=True, stable=True).tolist()
         size = len(self.tags)
         rows = zip(order, counts[order].tolist(), strict=True)
         return [[self.tags[place // size], self.tags[place % size], n] for place, n in rows if n]

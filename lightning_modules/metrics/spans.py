@@ -14,10 +14,10 @@ OUTSIDE = -1
 
 
 class SpanScores(Metric):
-    """Precision, recall and F1 of spans, the share of right tags, as conlleval counts.   [CoNLL-2000]
+    """Precision, recall and F1 of spans, and accuracy, as conlleval counts.   [CoNLL-2000]
 
     - f1: of the spans of all kinds together; selects models. precision, recall: the same.
-    - accuracy: of all positions together.
+    - accuracy: the share of right tags, of all positions together.
 
     A span is right when its first and last position and its kind are. One begins at B and, where tags are
     ill-formed, at an I that comes first or after another kind; it ends before the next that begins, before O
@@ -60,11 +60,12 @@ class SpanScores(Metric):
         told, true = answer.argmax(-1), y.argmax(-1)
         told_kind, told_start, told_end = self._spans(told, real)
         kind, start, end = self._spans(true, real)
+        same = (told_kind == kind) & (self.begins[told] == self.begins[true])
         both = told_start & start & (told_kind == kind) & (told_end == end)
         self.correct += self._count(kind, both)
         self.found += self._count(told_kind, told_start)
         self.actual += self._count(kind, start)
-        self.right += ((told == true) & real).sum()
+        self.right += (same & real).sum()
         self.positions += real.sum()
 
     def compute(self) -> dict[str, Tensor]:
