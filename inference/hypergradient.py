@@ -125,6 +125,10 @@ class ConjugateGradient(Solver):
     tolerance: float = 1e-6
     damping: float = 0.0
 
+    def __post_init__(self) -> None:
+        if self.steps < 0:
+            raise ValueError(f"ConjugateGradient(steps={self.steps}): ask for 0 products or more.")
+
     def __call__(
         self, product: Product, v: Vector, *, divisor: float | Tensor, damping: float | Tensor, dot: Dot
     ) -> Solution:

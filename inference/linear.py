@@ -156,4 +156,4 @@ def _first_growth(lengths: Float[Tensor, "terms *systems"]) -> Tensor:
     """1 + r of the first term that is r times as long as the one before, r over 1; 0 if there is none."""
     growth = lengths[1:] / lengths[:-1]
     grown = growth > SLACK
-    return ((growth + 1) * (grown & (grown.cumsum(0) == 1))).nan_to_num(0.0).sum(0)
+    return ((growth + 1) * (grown & (grown.cumsum(0) == 1))).nan_to_num(0.0, 0.0, 0.0).sum(0)

@@ -41,6 +41,9 @@ class Implicit(Scheme):
 
     Curves, an epoch's means: `explicit` and `implicit`, the norms of both gradients; `stopped`, the share of
     steps at which a solver had to stop early.
+
+    Raises:
+        ValueError: fewer than 1 inner step, or than 1 step between measurements.
     """
 
     main = "task"
@@ -66,6 +69,9 @@ class Implicit(Scheme):
         **scheme: Any,
     ) -> None:
         super().__init__(**scheme)
+        for name, value in (("inner_steps", inner_steps), ("refresh", refresh)):
+            if value < 1:
+                raise ValueError(f"{name} is {value}: take 1 or more.")
         self.save_hyperparameters()
         self.task_net, self.energy, self.objective, self.guess = task_net, energy, objective, guess
         self.energy_optimizer, self.task_optimizer = energy_optimizer, task_optimizer
@@ -75,7 +81,7 @@ class Implicit(Scheme):
         self.damping, self.refresh, self.energy_clip_norm = damping, refresh, energy_clip_norm
         self.register_buffer("divisor", torch.ones(()))
         self._watched: dict[str, list[Tensor]] = {"explicit": [], "implicit": [], "stopped": []}
-        self._latest: Hypergradient | None = None
+        self._stop: Tensor | None = None  # curvature and divisor where the solver last stopped
         self._told = False
         if energy_weight == 0:
             rank_zero_warn("energy_weight is 0: no energy reaches the task-net, the implicit gradient is 0.")
@@ -140,22 +146,39 @@ class Implicit(Scheme):
         return self.space.over(batch.mask).relax(self.task_net(batch.x))
 
     def on_train_epoch_end(self) -> None:
-        """Let the curves go on, and say so where a solver stopped early for the first time; see Scheme."""
-        for curve, values in self._watched.items():
-            if values:
-                self.note(curve, float(torch.stack(values).mean()))
-                values.clear()
-        if self._latest is not None and bool(self._latest.diverged) and not self._told:
-            rank_zero_warn(f"epoch {self.current_epoch}: {why_diverged(self._latest)}")
-            self._told = True
+        """Let the curves go on; warn where a solver stops early or works for nothing; see Scheme."""
+        means = {name: float(torch.stack(values).mean()) for name, values in self._watched.items() if values}
+        self._watched = {name: [] for name in self._watched}
+        for curve, mean in means.items():
+            self.note(curve, mean)
+        if means and not self._told:
+            self._tell(means)
+        self._stop = None
         super().on_train_epoch_end()
+
+    def _tell(self, means: dict[str, float]) -> None:
+        """Warn, once, of what an epoch's means show."""
+        if means["stopped"] and self._stop is not None:
+            last = Hypergradient([], [], torch.tensor(True), *self._stop.unbind())
+            rank_zero_warn(
+                f"epoch {self.current_epoch}: at {means['stopped']:.2%} of the steps the solver stopped "
+                f"early, the last time since {why_diverged(last)}"
+            )
+            self._told = True
+        elif means["implicit"] == 0 and self.task_loss.energy_weight and not isinstance(self.solver, Dropped):
+            rank_zero_warn(
+                "the implicit gradient is 0: no guess carries a gradient back to the task-net. Take one that "
+                "does, such as Point, StraightThrough or Concrete, or the solver Dropped."
+            )
+            self._told = True
 
     def _watch(self, found: Hypergradient) -> None:
         """Note how long the gradients are and whether the solver stopped; nothing waits for the device."""
         self._watched["explicit"].append(nn.utils.get_total_norm(found.explicit))
         self._watched["implicit"].append(nn.utils.get_total_norm(found.implicit))
         self._watched["stopped"].append(found.diverged.float())
-        self._latest = found
+        stop = torch.stack([found.curvature, self.divisor])
+        self._stop = stop if self._stop is None else torch.where(found.diverged, stop, self._stop)
 
     def _inner(self, batch: Batch, logits: Tensor) -> Tensor:
         return self.task_loss(self.energy, self.space.over(batch.mask), batch.x, batch.y, logits)

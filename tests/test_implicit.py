@@ -1,5 +1,6 @@
 """Bilevel training: what the task-net minimises, what gradient the energy gets, who moves when."""
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from inference.hypergradient import (
     Products,
     Solver,
 )
+from inference.linear import Product, Solution, Vector
 from lightning_modules.cross_entropy import CrossEntropy
 from lightning_modules.implicit import Implicit
 from losses import energy as losses
@@ -32,6 +34,9 @@ PRIMARY: dict[str, tuple[Objective, Guess]] = {
     "ssvm": (Margin(), Point()),
     "dvn": (Regression(), Together([Point(), Truth()])),
     "cd": (Contrastive(), SOFT),
+    "cd_straight": (Contrastive(), StraightThrough(4)),
+    "cd_concrete": (Contrastive(), Concrete(4, temperature=0.5)),
+    "cd_hard": (Contrastive(), Together([Rounded(), Sampled(4)])),
 }
 
 
@@ -108,6 +113,37 @@ def test_the_energy_rests_while_the_task_net_warms_up(tmp_path: Path) -> None:
     after = weights(module)
     assert all(torch.equal(before[k], after[k]) for k in before if k.startswith("energy"))
     assert module.steps == {"task": 2 * 2 * 5, "energy": 0}
+
+
+def test_guesses_without_a_gradient_are_told_of(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="no guess carries a gradient back to the task-net"):
+        module = implicit("sets", "cd_hard")
+        fit(module, Data("sets"), 1, tmp_path)
+    assert module.curves["implicit"] == [0.0]
+
+
+def test_one_early_stop_in_an_epoch_is_told_with_its_reason(tmp_path: Path) -> None:
+    calls: list[Solution] = []
+
+    class Once(Neumann):
+        """Fails at the first step of the energy, and at no other."""
+
+        def __call__(self, product: Product, v: Vector, **options: Any) -> Solution:
+            found = super().__call__(product, v, **options)
+            calls.append(found)
+            first = torch.tensor(len(calls) == 1)
+            return replace(found, diverged=first, curvature=torch.where(first, 7.5, 0.0))
+
+    with pytest.warns(UserWarning, match=r"at 50\.00% of the steps.*H has a curvature of 7\.5 or more"):
+        fit(implicit("sets", solver=Once(3)), Data("sets"), 1, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["inner_steps", "refresh"])
+def test_counts_below_one_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name} is 0: take 1 or more"):
+        implicit("sets", **{name: 0})
+    with pytest.raises(ValueError, match="0 products or more"):
+        ConjugateGradient(steps=-1)
 
 
 def test_without_weight_the_task_net_is_that_of_cross_entropy_and_the_implicit_gradient_is_zero(
