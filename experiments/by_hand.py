@@ -26,18 +26,26 @@ def train(arguments: list[str] | None, tell: Tell) -> tuple[store.Record, Path]:
     except ValueError as error:
         raise UserError(str(error)) from error
     folder = Path(cli.config.run_dir)
-    with store.hold(folder) as mine:
-        if not mine:
-            raise UserError(
-                f"{folder} is in use by another process. Wait for it, or choose another --run_dir."
-            )
-        try:
-            return _train(cli, folder, tell), folder
-        except ValueError as error:
-            store.write(folder / "error.txt", traceback.format_exc())
-            raise UserError(f"{error}\n(traceback: {folder}/error.txt)") from error
-        except (KeyboardInterrupt, SystemExit) as stop:
-            raise Stopped(folder) from stop
+    try:
+        with store.hold(folder) as mine:
+            if not mine:
+                raise UserError(
+                    f"{folder} is in use by another process. Wait for it, or choose another --run_dir."
+                )
+            return _run(cli, folder, tell), folder
+    except OSError as error:
+        raise UserError(store.explain(error, folder)) from error
+
+
+def _run(cli: TrainCLI, folder: Path, tell: Tell) -> store.Record:
+    """Train; what stops it, in words."""
+    try:
+        return _train(cli, folder, tell)
+    except ValueError as error:
+        store.write(folder / "error.txt", traceback.format_exc())
+        raise UserError(f"{error}\n(traceback: {folder}/error.txt)") from error
+    except (KeyboardInterrupt, SystemExit) as stop:
+        raise Stopped(folder) from stop
 
 
 def _train(cli: TrainCLI, folder: Path, tell: Tell) -> store.Record:

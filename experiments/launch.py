@@ -165,9 +165,8 @@ def progress(slot: Slot) -> dict[str, Any]:
 
 def adopt(plan: Plan, run: Run, record: store.Record) -> None:
     """Write a finished run into the table, once for each cell that shares it."""
-    lines = [{k: v for k, v in record.items() if k not in ("table", "row", "column")} for _ in run.places]
-    keys = [{"id": run.id, "table": plan.table.name, "row": r, "column": c} for r, c in run.places]
-    store.keep(plan.table.name, [key | line for key, line in zip(keys, lines, strict=True)])
+    name = plan.table.name
+    store.keep(name, [store.placed(record, name, (*place, run.seed)) for place in run.places])
 
 
 def adopt_finished(plan: Plan, tell: Callable[[str], None]) -> None:

@@ -13,8 +13,10 @@ from experiments.table import Changes, Table
 
 
 def collect(name: str, console: Console) -> int:
-    """Draw what exists of a table; the exit code."""
-    render(read_table(name), console)
+    """Draw what exists of a table, runs of other tables that it shares included; the exit code."""
+    table = read_table(name)
+    store.take_over(name, (store.read_json(state_file(name)) or {}).get("ids", {}))
+    render(table, console)
     return 0
 
 

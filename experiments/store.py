@@ -94,6 +94,25 @@ def keep(table: str, records: list[Record]) -> None:
         write(path, "".join(f"{json.dumps(line, sort_keys=False)}\n" for line in lines))
 
 
+def placed(record: Record, table: str, place: tuple[str, str, int]) -> Record:
+    """The record as one of a table's row, column and seed."""
+    row, column, seed = place
+    key = {"id": record["id"], "table": table, "row": row, "column": column, "seed": seed}
+    return key | {k: v for k, v in record.items() if k not in key}
+
+
+def take_over(table: str, ids: dict[str, str]) -> None:
+    """Bring in the runs of other tables that a table shares; `ids` has its runs, as "row/column/seed"."""
+    known, own = finished(), {_place(record): record["id"] for record in read_results(table).records}
+    found = []
+    for name, run_id in ids.items():
+        row, column, seed = name.split("/")
+        place = row, column, int(seed)
+        if run_id in known and own.get(place) != run_id:
+            found.append(placed(known[run_id], table, place))
+    keep(table, found)
+
+
 def _place(record: Record) -> tuple[str, str, int]:
     return record["row"], record["column"], record["seed"]
 

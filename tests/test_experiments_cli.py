@@ -1,6 +1,7 @@
 """One run by hand: the same files and numbers as in a table, and one message for each mistake."""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -79,6 +80,24 @@ def test_checkpoints_open_with_weights_only(world: World) -> None:
 def test_a_folder_in_use_is_refused(world: World) -> None:
     with store.hold(Path("runs/mine")), pytest.raises(UserError, match="in use by another process"):
         by_hand("runs/mine")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_a_full_disk_is_one_message_and_the_run_goes_on_when_there_is_room(world: World) -> None:
+    whole = by_hand("runs/whole", "--trainer.max_epochs", "4")
+    part = Path(f"runs/mine/.record.json.{os.getpid()}.part")
+    part.parent.mkdir(parents=True)
+    part.symlink_to("/dev/full")
+    with pytest.raises(UserError, match=r"The disk is full, .*runs/mine.*Free some space"):
+        by_hand("runs/mine", "--trainer.max_epochs", "4")
+    assert by_hand("runs/mine", "--trainer.max_epochs", "4")["metrics"] == whole["metrics"]
+
+
+def test_a_folder_that_cannot_be_made_is_one_message(world: World) -> None:
+    Path("runs").mkdir(exist_ok=True)
+    Path("runs/file").touch()
+    with pytest.raises(UserError, match=r"runs/file.*could not be written: Not a directory"):
+        by_hand("runs/file/mine")
 
 
 def test_a_run_that_diverges_is_one_message_with_its_traceback_beside(world: World) -> None:

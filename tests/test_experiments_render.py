@@ -1,6 +1,7 @@
 """Summary, claims and pages: right numbers, honest gaps, and no torch."""
 
 import io
+import json
 import statistics
 import subprocess
 import sys
@@ -226,6 +227,17 @@ def test_a_page_is_written_only_when_it_changes(world: World) -> None:
     before = page.page_file("toy").stat().st_mtime_ns
     page.collect("toy", console)
     assert page.page_file("toy").stat().st_mtime_ns == before
+
+
+def test_runs_that_another_table_made_since_are_drawn_too(world: World) -> None:
+    theirs = {"id": "abc", "table": "other", "row": "its", "column": "own", "seed": 1}
+    store.keep("other", [theirs | {"metrics": {"test/example_f1": 0.5}, "seconds": 1, "device": "cpu"}])
+    store.write(page.state_file("toy"), json.dumps({"ids": {"plain/easy/1": "abc", "plain/easy/0": "def"}}))
+    page.collect("toy", Console(file=io.StringIO()))
+    (found,) = store.read_results("toy").records
+    place = {"table": "toy", "row": "plain", "column": "easy", "seed": 1}
+    assert found == theirs | place | {"metrics": found["metrics"], "seconds": 1, "device": "cpu"}
+    assert "50.00 (1/3)" in page.page_file("toy").read_text()
 
 
 def test_a_table_is_drawn_without_torch(world: World) -> None:
