@@ -231,12 +231,13 @@ def test_a_page_is_written_only_when_it_changes(world: World) -> None:
 
 def test_runs_that_another_table_made_since_are_drawn_too(world: World) -> None:
     theirs = {"id": "abc", "table": "other", "row": "its", "column": "own", "seed": 1}
-    store.keep("other", [theirs | {"metrics": {"test/example_f1": 0.5}, "seconds": 1, "device": "cpu"}])
+    facts = {"metrics": {"test/example_f1": 0.5}, "seconds": 1, "device": "cpu", "cpu": "a core"}
+    store.keep("other", [theirs | facts])
     store.write(page.state_file("toy"), json.dumps({"ids": {"plain/easy/1": "abc", "plain/easy/0": "def"}}))
     page.collect("toy", Console(file=io.StringIO()))
     (found,) = store.read_results("toy").records
     place = {"table": "toy", "row": "plain", "column": "easy", "seed": 1}
-    assert found == theirs | place | {"metrics": found["metrics"], "seconds": 1, "device": "cpu"}
+    assert found == theirs | place | facts
     assert "50.00 (1/3)" in page.page_file("toy").read_text()
 
 
