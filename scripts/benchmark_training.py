@@ -18,7 +18,7 @@ import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
 
-from datamodules.batches import Batches
+from datamodules.batches import Batch, Batches
 from energies.base import SumEnergy
 from energies.chain import ChainEnergy
 from energies.mlc import LabelMixEnergy, LocalEnergy
@@ -26,12 +26,16 @@ from energies.scaling import Online
 from energies.spaces import LabelSets, TagSequences
 from experiments.cli import hush
 from inference import criteria
+from inference.guesses import Case, Sampled
+from lightning_modules.base import mix
 from lightning_modules.crf_joint import CRFJoint
 from lightning_modules.crf_scaled import CRFScaled
 from lightning_modules.cross_entropy import CrossEntropy
 from lightning_modules.metrics.multilabel import MultiLabelScores
 from lightning_modules.metrics.sequence import SequenceScores
+from lightning_modules.seal_dynamic import SealDynamic
 from losses.objectives import Guesses, NCERanking
+from losses.task import EnergyAndSupervision
 from networks.lenet import LeNet
 from networks.mlp import LabelMLP
 from scripts.timing import show, side_by_side
@@ -142,6 +146,80 @@ def loops() -> dict[str, dict[str, float]]:
     return found
 
 
+class NCE:
+    """SEAL-dynamic NCE of bibtex, as released: 12 energy steps and a task step, 5 times a batch."""
+
+    features, labels, layers, width = NETS["bibtex 1836-400-400-159"]
+    inner, outer, rows = 12, 5, 32 * 4
+    space, objective, guess = LabelSets(labels), NCERanking(), Sampled(20)
+    task_loss = EnergyAndSupervision(5.515)
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        net = partial(LabelMLP, self.features, self.labels, num_layers=self.layers, width=self.width)
+        self.task, self.energy = net(), SumEnergy(LocalEnergy(net()), LabelMixEnergy(self.labels, 200))
+        self.task.labels.weight.data.sub_(0.0125)  # so that few labels are in a sample, as after an epoch
+
+    def data(self) -> Batches:
+        whole = data_of("bibtex 1836-400-400-159")
+        return Batches(whole.x[: self.rows], whole.y[: self.rows], batch_size=32, seed=0)
+
+    def scheme(self) -> None:
+        """Under the Trainer."""
+        module = SealDynamic(
+            self.task,
+            self.energy,
+            self.objective,
+            self.guess,
+            self.task_loss,
+            adamw,
+            adamw,
+            inner_steps=self.inner,
+            outer_steps=self.outer,
+            space=self.space,
+            metric=MultiLabelScores(self.labels),
+        )
+        trainer().fit(module, self.data())
+
+    def bare(self) -> None:
+        """The same steps and draws with nothing around them but the clipping of the task-net's gradient."""
+        optimizers = {"task": adamw(self.task.parameters()), "energy": adamw(self.energy.parameters())}
+        counts = {"task": 0, "energy": 0}
+        for batch in self.data():
+            for _ in range(self.outer):
+                for part in ["energy"] * self.inner + ["task"]:
+                    torch.default_generator.manual_seed(mix(0, 0, list(counts).index(part), counts[part]))
+                    counts[part] += 1
+                    optimizers[part].zero_grad()
+                    self.loss(part, batch).backward()
+                    if part == "task":
+                        nn.utils.clip_grad_norm_(self.task.parameters(), 10.0)
+                    optimizers[part].step()
+
+    def loss(self, part: str, batch: Batch) -> Tensor:
+        """Of a part, while the other rests."""
+        self.energy.requires_grad_(part == "energy")
+        if part == "task":
+            return self.task_loss(self.energy, self.space, batch.x, batch.y, self.task(batch.x))
+        with torch.no_grad():
+            logits = self.task(batch.x)
+            drawn = self.guess(Case(self.energy, self.objective, self.space, batch.x, batch.y, logits))
+        return self.objective(self.energy, self.space, batch.x, batch.y, drawn)
+
+
+def dynamic() -> dict[str, dict[str, float]]:
+    """Microseconds a step of either net."""
+    one, other = NCE(), NCE()
+    one.bare()
+    other.scheme()
+    for mine, theirs in ((one.task, other.task), (one.energy, other.energy)):
+        for p, q in zip(mine.parameters(), theirs.parameters(), strict=True):
+            assert torch.equal(p, q), "the scheme and the bare loop part ways"
+    times = side_by_side({"bare loop": NCE().bare, "SEAL-dynamic NCE": NCE().scheme}, repeats=1)
+    steps = NCE.rows / 32 * NCE.outer * (NCE.inner + 1)
+    return {"bibtex, K = 20": {name: spent / steps for name, spent in times.items()}}
+
+
 def sets() -> dict[str, dict[str, float]]:
     """Microseconds of drawing samples, their NCE loss and its gradient: by their members, or coin by coin."""
     found = {}
@@ -217,6 +295,7 @@ def main() -> None:
     hush()
     warnings.filterwarnings("ignore")
     show("one training step", loops(), "bare loop")
+    show("one step of SEAL-dynamic NCE", dynamic(), "bare loop")
     show("NCE samples, loss and gradient", sets(), "members")
     show("one epoch of chains", chains(), "unary network")
 
