@@ -1,0 +1,47 @@
+"""Peak memory of a run on made-up data of the size of Eurlex-EV.
+
+    python -m scripts.benchmark_memory
+
+SEAL-dynamic NCE with the released settings: reading, ten batches, a whole validation and test. The limit is
+3 GiB.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROWS, FEATURES, LABELS = 19_348, 5_000, 3_993
+LIMIT = 3 * 1024  # MiB
+
+
+def main() -> int:
+    """Make the file, run, print; the exit code."""
+    with tempfile.TemporaryDirectory() as folder:
+        file, run = Path(folder) / "made-up.arff", Path(folder) / "run"
+        shape = [f"--rows={ROWS}", f"--features={FEATURES}", f"--labels={LABELS}"]
+        _python("tests/make_mlc.py", str(file), *shape)
+        layers = ["data/arff", "scheme/seal_dynamic_nce_mlc", "tuned/seal_mlc/eurlexev/dynamic_nce"]
+        _python(
+            "-m",
+            "scripts.train",
+            *(f"--config=conf/{layer}.yaml" for layer in layers),
+            f"--data.train={file}",
+            f"--data.num_features={FEATURES}",
+            f"--data.num_labels={LABELS}",
+            "--trainer.max_epochs=1",
+            "--trainer.limit_train_batches=10",
+            f"--run_dir={run}",
+        )
+        peak = json.loads((run / "record.json").read_text())["peak_memory_mib"]
+    print(f"{peak:.0f} MiB for {ROWS} rows, {FEATURES} features, {LABELS} labels; the limit is {LIMIT}")
+    return int(peak > LIMIT)
+
+
+def _python(*command: str) -> None:
+    subprocess.run([sys.executable, *command], check=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
