@@ -12,6 +12,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from rich.console import Console
+
 ROWS, FEATURES, LABELS = 19_348, 5_000, 3_993
 LIMIT = 3 * 1024  # MiB
 
@@ -35,7 +37,9 @@ def main() -> int:
             f"--run_dir={run}",
         )
         peak = json.loads((run / "record.json").read_text())["peak_memory_mib"]
-    print(f"{peak:.0f} MiB for {ROWS} rows, {FEATURES} features, {LABELS} labels; the limit is {LIMIT}")
+    Console().print(
+        f"{peak:.0f} MiB for {ROWS} rows, {FEATURES} features, {LABELS} labels; the limit is {LIMIT}"
+    )
     return int(peak > LIMIT)
 
 

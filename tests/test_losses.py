@@ -1,5 +1,6 @@
 """Losses against values worked by hand."""
 
+import itertools
 import math
 from collections.abc import Callable
 
@@ -10,7 +11,7 @@ from torch import Tensor, tensor
 from energies.spaces import LabelSets
 from losses import costs
 from losses import energy as losses
-from losses.objectives import Guesses, Margin, NCERanking, Ranking, Regression
+from losses.objectives import Contrastive, Guesses, Margin, NCERanking, Ranking, Regression
 from losses.released import CostAugmentedTask, ReleasedMargin
 from losses.task import EnergyAndSupervision
 from networks.mlp import CostAugmentedHead
@@ -109,6 +110,53 @@ def test_nce_is_ranking_of_scores_with_the_noise_taken_off() -> None:
         Guesses(samples, logits),
     )
     torch.testing.assert_close(plain, nce)
+
+
+def every_set_but(y: Tensor) -> Tensor:
+    """All answers to each example except the true one, (2^L - 1, B, L)."""
+    sets = tensor(list(itertools.product([0.0, 1.0], repeat=y.shape[1])), dtype=y.dtype)
+    return torch.stack([sets[(sets != true).any(1)] for true in y], 1)
+
+
+def curved_energy(x: Tensor, y: Tensor) -> Tensor:
+    """Labels act on one another."""
+    return y @ tensor([1.0, -2.0, 0.5]) + 1.5 * y[..., 0] * y[..., 1] - (y[..., 1] - y[..., 2]).square()
+
+
+def test_ranking_against_every_other_set_is_the_likelihood_of_the_normalised_model() -> None:
+    space, x, guesses = LabelSets(3), torch.zeros(2, 1), every_set_but(Y)
+    sets = tensor(list(itertools.product([0.0, 1.0], repeat=3)))
+    log_z = (-curved_energy(x, sets)).logsumexp(0)
+    want = sum(float(curved_energy(x, true) + log_z) for true in Y)
+    assert Ranking()(curved_energy, space, x, Y, Guesses(guesses)).item() == pytest.approx(want, rel=1e-5)
+    even = Guesses(guesses, torch.zeros(2, 3))  # noise that knows nothing shifts every score alike
+    assert NCERanking()(curved_energy, space, x, Y, even).item() == pytest.approx(want, rel=1e-5)
+
+
+def test_contrastive_against_every_other_set_is_a_loss_augmented_log_partition() -> None:
+    space, x, guesses = LabelSets(3), torch.zeros(2, 1), every_set_but(Y)
+    sets = tensor(list(itertools.product([0.0, 1.0], repeat=3)))
+    want = []
+    for true in Y:
+        cost = (sets - true).abs().mean(1)
+        want.append(float((cost - curved_energy(x, sets)).logsumexp(0) + curved_energy(x, true)))
+    loss = Contrastive()(curved_energy, space, x, Y, Guesses(guesses))
+    assert loss.item() == pytest.approx(sum(want) / 2, rel=1e-5)
+
+
+def test_the_largest_margin_loss_of_any_set_is_that_of_the_loss_augmented_answer() -> None:
+    space, x = LabelSets(3), torch.zeros(2, 1)
+    losses_of = [
+        [
+            Margin()(curved_energy, space, x[:1], true[None], Guesses(guess[None, None])).item()
+            for guess in found
+        ]
+        for true, found in zip(Y, every_set_but(Y).unbind(1), strict=True)
+    ]
+    for true, found, values in zip(Y, every_set_but(Y).unbind(1), losses_of, strict=True):
+        cost = (found - true).abs().mean(1)
+        worst = (cost - curved_energy(x, found)).max() + curved_energy(x, true)
+        assert max(values) == pytest.approx(max(float(worst), 0.0), rel=1e-5)
 
 
 def linear_energy(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
