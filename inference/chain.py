@@ -32,7 +32,6 @@ from inference import chain_autograd as fast
 from inference import chain_reference as reference
 from inference.chain_checks import check_room, checked, detached, gold_checked
 from inference.chain_paths import Path, pick, problem_of
-from inference.kernels import ladder
 
 MANY = 2**28  # numbers; below, nobody asks whether there is room for them
 
@@ -108,7 +107,7 @@ def pairwise_marginals(p: ChainPotentials, *, path: Path = "auto") -> Float[Tens
 def viterbi(p: ChainPotentials, *, path: Path = "auto") -> Decoded:
     """The best answers and their scores. Among equals, one of them."""
     chosen = _pick_with_room(p, path, "viterbi")
-    tags, score = ladder.viterbi(p, chosen)
+    tags, score = fast.best(p, chosen)
     return Decoded(tags, checked(score, p))
 
 

@@ -1,18 +1,21 @@
 """Chains in autograd: log Z, its gradient, and entropy as functions with hand-written derivatives.
 
-Under torch.compile, which must not look inside, log Z and its gradient are one operator each.
+Under torch.compile, which must not look inside, log Z, its gradient, how that changes, and Viterbi are one
+operator each.
 
 Shapes: B examples, T positions, S tags.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from energies.potentials import ChainPotentials
 from inference.chain_reference import finite
-from inference.kernels.ladder import solve
+from inference.kernels.ladder import solve, viterbi
 from inference.kernels.problem import Problem, Slopes, Solved, state_type
 
 Scores = tuple[Tensor, Tensor, Tensor | None, Tensor | None]  # unary, pairwise, start, end
@@ -115,9 +118,20 @@ def rows(problem: Problem, path: str) -> Tensor:
 
 def marginals(problem: Problem, path: str) -> Tensor:
     """Tag probabilities (B, T, S)."""
+    if torch.compiler.is_compiling():
+        problem = problem.with_scores(lambda x: x.to(state_type(x)))
+        return chain_gradient(torch.ones_like(problem.unary[:, 0, 0]), *problem, path)[0]
     with torch.no_grad():
         solved = solve(problem, path)
     return Gradient.apply(solved, False, torch.ones_like(solved.rows), *problem[:4])[0]
+
+
+def best(p: ChainPotentials, path: str) -> tuple[Tensor, Tensor]:
+    """Tags (B, T) of the best answers and their scores (B,)."""
+    if torch.compiler.is_compiling():
+        with torch.no_grad():
+            return chain_best(p.unary, p.pairwise, p.start, p.end, p.mask, path)
+    return viterbi(p, path)
 
 
 def entropy(problem: Problem, path: str) -> Tensor:
@@ -163,6 +177,40 @@ def chain_gradient(
     return one, two, three, four
 
 
+@torch.library.custom_op("structured_prediction::chain_change", mutates_args=())
+def chain_change(
+    along: Sequence[Tensor | None],
+    weight: Tensor,
+    unary: Tensor,
+    pairwise: Tensor,
+    start: Tensor | None,
+    end: Tensor | None,
+    mask: Tensor | None,
+    tags: Tensor | None,
+    path: str,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """How `chain_gradient` changes along a direction, as one operator: in weight, and in each score."""
+    there = unary, pairwise, start, end
+    direction = (None if x is None else d for d, x in zip(along, there, strict=True))
+    solved = solve(Problem(*there, mask, tags), path)
+    slope, found = solved.tangent(weight, Slopes(*direction))
+    like = (pairwise[0] if x is None else x for x in there)
+    one, two, three, four = (
+        torch.zeros_like(x) if g is None else g.to(x.dtype, copy=True)
+        for g, x in zip(found, like, strict=True)
+    )
+    return slope.clone(), one, two, three, four
+
+
+@torch.library.custom_op("structured_prediction::chain_best", mutates_args=())
+def chain_best(
+    unary: Tensor, pairwise: Tensor, start: Tensor | None, end: Tensor | None, mask: Tensor | None, path: str
+) -> tuple[Tensor, Tensor]:
+    """Viterbi as one operator: tags (B, T) and scores (B,)."""
+    tags, score = viterbi(ChainPotentials(unary, pairwise, mask, start, end), path)
+    return tags.clone(), score.clone()
+
+
 @chain_rows.register_fake
 def _fake_rows(unary: Tensor, *_: object) -> Tensor:
     return unary.new_empty(unary.shape[0], dtype=state_type(unary))
@@ -177,22 +225,36 @@ def _fake_gradient(
     return torch.empty_like(unary), torch.empty_like(pairwise), first, last
 
 
-def _remember(ctx: Context, inputs: tuple[Any, ...], output: Tensor) -> None:
+@chain_change.register_fake
+def _fake_change(
+    along: Sequence[Tensor | None], weight: Tensor, unary: Tensor, *scores: Any
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    return torch.empty_like(weight), *_fake_gradient(weight, unary, *scores)
+
+
+@chain_best.register_fake
+def _fake_best(unary: Tensor, *_: object) -> tuple[Tensor, Tensor]:
+    score = unary.new_empty(unary.shape[0], dtype=state_type(unary))
+    return unary.new_empty(unary.shape[:2], dtype=torch.long), score
+
+
+def _remember(ctx: Context, inputs: tuple[Any, ...], output: Any) -> None:  # noqa: ANN401
     *tensors, ctx.path = inputs
+    ctx.set_materialize_grads(False)
     ctx.save_for_backward(*tensors)
 
 
 def _operator_backward(ctx: Context, weight: Tensor) -> Gradients:
     saved = ctx.saved_tensors
-    unary, pairwise, start, end = chain_gradient(weight, *saved, ctx.path)
-    return (
-        unary,
-        pairwise,
-        *(None if x is None else g for x, g in zip(saved[2:4], (start, end), strict=True)),
-        None,
-        None,
-        None,
-    )
+    found = chain_gradient(weight, *saved, ctx.path)
+    return *given(Slopes(*found), [x is not None for x in saved[:4]]), None, None, None
+
+
+def _gradients_backward(ctx: Context, *along: Tensor | None) -> Gradients:
+    weight, *saved = ctx.saved_tensors
+    slope, *change = chain_change(list(along), weight, *saved, ctx.path)
+    return slope, *given(Slopes(*change), [x is not None for x in saved[:4]]), None, None, None
 
 
 chain_rows.register_autograd(_operator_backward, setup_context=_remember)
+chain_gradient.register_autograd(_gradients_backward, setup_context=_remember)

@@ -214,10 +214,18 @@ tags = torch.randint(0, 4, (3, 5))
 for path in ("fused", "compiled"):
     def loss(u, w, start):
         return chain.nll(ChainPotentials(2 * u, w, mask, start), tags, path=path).sum()
-    seen = torch.compile(loss, fullgraph=True, backend="aot_eager")
-    found, want = (torch.autograd.grad(f(*scores), scores) for f in (seen, loss))
-    for mine, right in zip(found, want):
-        torch.testing.assert_close(mine, right)
+    def entropies(u, w, start):
+        return torch.special.entr(chain.marginals(ChainPotentials(2 * u, w, mask, start), path=path)).sum()
+    for function in (loss, entropies):
+        seen = torch.compile(function, fullgraph=True, backend="aot_eager")
+        found, want = (torch.autograd.grad(f(*scores), scores) for f in (seen, function))
+        for mine, right in zip(found, want):
+            torch.testing.assert_close(mine, right)
+    def best(u, w, start):
+        return chain.viterbi(ChainPotentials(u, w, mask, start), path=path)
+    found, want = (f(*scores) for f in (torch.compile(best, fullgraph=True, backend="aot_eager"), best))
+    assert found.tags.equal(want.tags)
+    torch.testing.assert_close(found.score, want.score)
 """
 
 
