@@ -97,12 +97,12 @@ def _cell(summary: Summary, cell: Cell, *, bold: bool) -> str:
 
 def _claims(summary: Summary) -> str:
     lines = []
-    for claim in summary.table.claims:
-        found = [v for v in summary.verdicts if v.claim is claim]
-        states = [v.state for v in found]
-        counts = ", ".join(f"{states.count(s)} {s}" for s in dict.fromkeys(states))
-        lines.append(f"- {_plain(claim.says)} (`{claim.holds}`): {counts}")
-        lines += [f"  - {_plain(line)}" for _, line in words.verdicts(summary, claim)]
+    for view in (summary, *summary.measures):
+        for claim in view.table.claims:
+            states = [v.state for v in view.verdicts if v.claim is claim]
+            counts = ", ".join(f"{states.count(s)} {s}" for s in dict.fromkeys(states))
+            lines.append(f"- {_plain(claim.says)} (`{claim.holds}`): {counts}")
+            lines += [f"  - {_plain(line)}" for _, line in words.verdicts(view, claim)]
     return "\n".join(["## Claims", "", *lines]) if lines else ""
 
 

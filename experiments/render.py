@@ -13,7 +13,6 @@ COLORS = {"holds": "green", "fails": "red", "not yet": "yellow"}
 
 def show(summary: Summary, console: Console) -> None:
     """Print the table, then claims, notes and what went wrong."""
-    table = summary.table
     marks, notes = words.footnotes(summary)
     for view in (summary, *summary.measures):
         for columns in _split(view, console.width):
@@ -21,12 +20,13 @@ def show(summary: Summary, console: Console) -> None:
     console.print(words.LEGEND, style="dim", highlight=False, markup=False)
     for line in words.ratios(summary):
         console.print(line, highlight=False, markup=False)
-    for claim in table.claims:
-        console.print(
-            f"\n[bold]{escape(claim.says)}[/bold]  [dim]{escape(claim.holds)}[/dim]", highlight=False
-        )
-        for state, line in words.verdicts(summary, claim):
-            console.print(f"  {line}", style=COLORS[state], highlight=False, markup=False)
+    for view in (summary, *summary.measures):
+        for claim in view.table.claims:
+            console.print(
+                f"\n[bold]{escape(claim.says)}[/bold]  [dim]{escape(claim.holds)}[/dim]", highlight=False
+            )
+            for state, line in words.verdicts(view, claim):
+                console.print(f"  {line}", style=COLORS[state], highlight=False, markup=False)
     for number, note in enumerate(notes, start=1):
         console.print(f"({number}) {note}", style="dim", highlight=False, markup=False)
     for name, reason in summary.failed.items():

@@ -26,7 +26,7 @@ KEYS = {
         "ratios tuned changes".split()
     ),
     "metric": ["name", "scale", "digits", "better"],
-    "measure": ["title", "metric", "reported"],
+    "measure": ["title", "metric", "reported", "claims"],
     "column": ["label", "config", "over", "note", "unavailable", "tuned", "instead_of", "metric"],
     "row": ["label", "config", "needs", "tuned", "set", "grid", "columns", "cited", "note"],
     "claim": ["says", "holds", "on", "across"],
@@ -106,7 +106,7 @@ class _Reader:
             rows=rows,
             reported=self._reported(tree.get("reported") or {}, rows, columns),
             reported_runs=tree.get("reported_runs"),
-            claims=tuple(self._claim(i, t, rows, columns) for i, t in enumerate(tree.get("claims") or [])),
+            claims=self._claims(tree, rows, columns),
             notes=tuple(map(str, tree.get("notes") or [])),
             tuned=str(tree.get("tuned") or self.path.stem),
             ratios=tuple(self._ratio(i, t, rows) for i, t in enumerate(tree.get("ratios") or [])),
@@ -136,7 +136,7 @@ class _Reader:
             metric=self._metric(tree["metric"], f"{place}.metric"),
             columns={name: replace(column, metric="") for name, column in table.columns.items()},
             reported=self._reported(tree.get("reported") or {}, table.rows, table.columns),
-            claims=(),
+            claims=self._claims(tree, table.rows, table.columns),
             figures=(),
             changes=(),
             ratios=(),
@@ -268,6 +268,9 @@ class _Reader:
                     self._fail(f"reported.{row}.{column} is {numbers!r}; write [mean, std] or one number.")
                 reported.setdefault(row, {})[column] = (pair[0], pair[1] if len(pair) == 2 else None)
         return reported
+
+    def _claims(self, tree: Tree, rows: dict[str, Row], columns: dict[str, Column]) -> tuple[Claim, ...]:
+        return tuple(self._claim(i, t, rows, columns) for i, t in enumerate(tree.get("claims") or []))
 
     def _claim(self, index: int, tree: Tree, rows: dict[str, Row], columns: dict[str, Column]) -> Claim:
         place = f"claims[{index}]"

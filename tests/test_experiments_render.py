@@ -57,12 +57,15 @@ def test_a_measure_is_the_same_table_through_another_number_with_the_papers_besi
         "title": "Hours",
         "metric": {"name": "seconds", "scale": 1 / 3600, "digits": 1, "better": "lower"},
         "reported": {"plain": {"easy": 3}},
+        "claims": [{"says": "teaching takes as long", "holds": "taught <= plain"}],
     }
     world.change("tables/toy.yaml", lambda t: t.update(measures=[measure]))
     fill()
     (hours,) = summary().measures
-    assert hours.cells["plain", "easy"].ours == Sample(1.0, 0.0, 3) and not hours.verdicts
+    assert hours.cells["plain", "easy"].ours == Sample(1.0, 0.0, 3)
+    assert [v.state for v in hours.verdicts if v.column == "easy"] == ["holds"]
     text = page.markdown(summary())
+    assert "- teaching takes as long (`taught <= plain`): 1 holds" in text
     assert "## Hours" in text and "1.0 ± 0.0 (3/3) [-2.0]" in text.split("## Hours")[1]
 
 
