@@ -5,7 +5,6 @@ Numbers are in printed units from here on (x100 for F1, say).
 
 import math
 import statistics
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -106,11 +105,11 @@ class Summary:
         counts: dict[tuple[str, str], float] = {}
         for before, after, times in (change for run in runs for change in run):
             counts[before, after] = counts.get((before, after), 0) + times / len(runs)
-        sides: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
+        sides: tuple[dict[str, float], dict[str, float]] = ({}, {})
         for pair, times in counts.items():
             for side, tag in zip(sides, pair, strict=True):
-                side[tag] += times
-        before, after = ([tag for tag, _ in side.most_common(MOST)] for side in sides)
+                side[tag] = side.get(tag, 0) + times
+        before, after = (sorted(side, key=lambda tag: -side[tag])[:MOST] for side in sides)
         return before, after, counts
 
     def best(self, column: str) -> str | None:
