@@ -216,16 +216,16 @@ def test_errors_name_the_shape_the_place_and_the_way_out() -> None:
 @pytest.mark.parametrize("path", SUMS)
 def test_scores_that_are_no_numbers_and_rules_that_leave_nothing_are_errors(path: chain.Path) -> None:
     for value in (math.nan, math.inf):
-        unary, pairwise, start = torch.zeros(3, 4, 3), torch.zeros(3, 3), torch.zeros(3)
+        unary, pairwise, ends = torch.zeros(3, 4, 3), torch.zeros(3, 3), torch.tensor([0.0, value, 0.0])
         unary[1, 2, 0] = value
         bad = [ChainPotentials(unary, pairwise)]
         pairwise = pairwise.clone()
         pairwise[0, 1] = value
         bad.append(ChainPotentials(torch.zeros(3, 4, 3), pairwise))
-        bad.append(ChainPotentials(torch.zeros(3, 4, 3), torch.zeros(3, 3), start=start + value))
-        for p, where in zip(
-            bad, (r"unary.*\[1, 2, 0\]", r"pairwise.*\[0, 1\]", r"start.*\[0\]"), strict=True
-        ):
+        bad.append(ChainPotentials(torch.zeros(3, 4, 3), torch.zeros(3, 3), start=ends))
+        bad.append(ChainPotentials(torch.zeros(3, 4, 3), torch.zeros(3, 3), end=ends))
+        places = (r"unary.*\[1, 2, 0\]", r"pairwise.*\[0, 1\]", r"start.*\[1\]", r"end.*\[1\]")
+        for p, where in zip(bad, places, strict=True):
             for function in (chain.log_partition, chain.marginals, chain.entropy, chain.viterbi):
                 with pytest.raises(ValueError, match=where):
                     function(p, path=path)

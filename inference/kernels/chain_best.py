@@ -7,7 +7,7 @@ from typing import no_type_check
 
 import numpy as np
 
-from inference.kernels.chain_loops import Array, load, loop
+from inference.kernels.chain_loops import Array, loop
 from inference.kernels.vector_math import largest
 from inference.kernels.vector_product import max_sum
 
@@ -46,50 +46,52 @@ def best(
     size = unary.shape[1]
     width = (size + 15) // 16 * 16
     rows = (size + 3) // 4 * 4
-    longest = 0
+    longest = 1
     for b in range(span[0], span[1]):
         longest = max(longest, offsets[b + 1] - offsets[b])
-    a, work = np.empty((longest, width), unary.dtype), np.empty((2, width), unary.dtype)
-    x, bad = work[0], work[1]
-    for j in range(width):
-        x[j] = -np.inf
+    spoilt = spoilt or is_bad(ends[0]) or is_bad(ends[1])
+    a = np.empty((longest, width), unary.dtype)
+    a[0] = -np.inf
     for b in range(span[0], span[1]):
         lo, hi = offsets[b], offsets[b + 1]
-        for j in range(width):
-            bad[j] = spoilt
+        bad = spoilt
         for n in range(lo, hi):
-            load(unary[tokens[n]], ends, n == lo, n == hi - 1, x)
-            if n > lo:
+            if n == lo:
+                a[0, :size] = ends[0]
+            else:
                 max_sum(a, (n - lo) * width, a, (n - lo - 1) * width, table, rows, width)
-            gain(a[n - lo], x, bad, n == lo)
+            add(a[n - lo], unary[tokens[n]])
+            bad |= is_bad(unary[tokens[n]])
         tag, top = 0, unary.dtype.type(0)
         for n in range(hi - 1, lo - 1, -1):
             before = a[n - lo]
             if n == hi - 1:
+                add(before, ends[1])
                 top = largest(before)
                 tag = find(before, top)
             else:
-                column = transposed[tag]
-                for j in range(width):
-                    before[j] += column[j]
+                add(before, transposed[tag])
                 tag = find(before, largest(before))
             tags[tokens[n]] = tag
-        scores[b] = np.nan if largest(bad) > 0 else top
+        scores[b] = np.nan if bad else top
 
 
 @loop
 @no_type_check
-def gain(a: Array, x: Array, bad: Array, is_first: bool) -> None:
-    """Add a position's scores to the best of what came before; NaN and +inf leave 1 in bad."""
-    limit, one = x.dtype.type(np.inf), x.dtype.type(1)
-    for j in range(len(x)):
-        bad[j] = bad[j] if x[j] < limit else one
-    if is_first:
-        for j in range(len(x)):
-            a[j] = x[j]
-    else:
-        for j in range(len(x)):
-            a[j] += x[j]
+def add(a: Array, scores: Array) -> None:
+    """Add scores to the first numbers of a."""
+    for j in range(len(scores)):
+        a[j] += scores[j]
+
+
+@loop
+@no_type_check
+def is_bad(scores: Array) -> bool:
+    """Whether there is NaN or +inf."""
+    bad = 0
+    for j in range(len(scores)):
+        bad |= not scores[j] < np.inf
+    return bad != 0
 
 
 @loop
