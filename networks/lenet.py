@@ -43,7 +43,8 @@ class LeNet(nn.Module):
     def _features(self, pictures: Tensor) -> Tensor:
         """(N, 16, 8) to (N, 500)."""
         near = F.pad(pictures.to(self.first.weight.dtype), (4, 4, 4, 4)).unsqueeze(1)
-        first = F.max_pool2d(self.first(near), 2).relu()  # rows 2-11, columns 4-9 of the 14 x 14
+        seen = self.first(near).contiguous(memory_format=torch.channels_last)  # pools faster so
+        first = F.max_pool2d(seen, 2).relu()  # rows 2-11, columns 4-9 of the 14 x 14
         assert self.first.bias is not None and self.second.bias is not None
         around = self.first.bias.relu()
         difference = F.pad(first - around.view(1, -1, 1, 1), (4, 4, 2, 2))
