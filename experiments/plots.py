@@ -78,7 +78,7 @@ def _curves(axes: "Axes", figure: Figure, summary: Summary) -> bool:
     for index, row in enumerate(figure.rows):
         found = [r for r in _records(summary, row, figure.column) if r.get("curves", {}).get(figure.curve)]
         for record in found if figure.seeds == "all" else found[:1]:
-            values = record["curves"][figure.curve]
+            values = [value / figure.values.get(row, 1.0) for value in record["curves"][figure.curve]]
             epochs = number(record, "epochs") or 1
             place = [(i + 0.5) * epochs / len(values) for i in range(len(values))]
             label = summary.table.rows[row].label if record is found[0] else None

@@ -68,7 +68,7 @@ class Figure:
     """A figure drawn from a table's records: see `plots`.
 
     `sweep` draws the metric of each row of `values` over its value, `curves` draws a curve of each of `rows`,
-    of its first seed or of all, each point a mean over `smooth` of them.
+    of its first seed or of all, over the row's value if it has one, each point a mean over `smooth` of them.
     """
 
     name: str

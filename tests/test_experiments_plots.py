@@ -75,10 +75,10 @@ def test_mistakes_in_a_figure_name_their_place(world: World, tmp_path: Path) -> 
         assert words in str(error.value)
 
 
-def test_curves_of_all_seeds_share_a_colour_and_one_label(
+def test_curves_of_all_seeds_share_a_colour_and_one_label_and_are_over_the_rows_value(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    figure = CURVES | {"seeds": "all", "smooth": 3, "scale": "linear"}
+    figure = CURVES | {"seeds": "all", "smooth": 3, "scale": "linear", "values": {"plain": 2.0}}
     world.change("tables/toy.yaml", lambda t: t.update(figures=[figure]))
     record("plain", 0, 0.5, curves={"ratio": [1.0, 4.0, 1.0]})
     record("plain", 1, 0.5, curves={"ratio": [2.0, 2.0, 2.0]})
@@ -93,7 +93,7 @@ def test_curves_of_all_seeds_share_a_colour_and_one_label(
 
     monkeypatch.setattr(Axes, "plot", plot)
     draw()
-    assert [values for values, _ in drawn] == [[2.5, 2.0, 2.5], [2.0, 2.0, 2.0]]
+    assert [values for values, _ in drawn] == [[1.25, 1.0, 1.25], [1.0, 1.0, 1.0]]
     assert len({how["color"] for _, how in drawn}) == 1
     assert [bool(how["label"]) for _, how in drawn] == [True, False]
 
