@@ -3,7 +3,8 @@
 Shapes: N sentences, T tokens of the longest, S tags.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,70 +33,34 @@ class CoNLL2000(TaggedSentences):
     See TaggedSentences. A share of the training sentences is for validation.       [Scaling §6: 20 %]
 
     Args:
-        tags: the S tags of the scheme, in the order of their numbers. The training file lacks I-LST.
-        num_tags: S.
-        num_words: word ids, checked.
-        num_vectors: rows of word vectors, checked: words that differ in capitals or digits only share one.
         num_pos: ids of parts of speech, checked.
-        num_characters: ids of characters, checked.
-        longest_word: characters of the longest word, checked.
         vectors: a file of word vectors in GloVe's text format (.gz too); left out, 50-d GloVe 6B.
         senna: a folder with SENNA's words.lst and embeddings.txt instead.            [Scaling §6.1]
         num_dims: numbers of a word's vector.
         share: how much of the training sentences is for validation.
         split_seed: draws that share. It is not the run's seed: runs are compared on one split.
-        batch_size: sentences of a training batch.
-        eval_batch_size: sentences of a validation or test batch.
-        seed: draws the order of the training sentences, with the epoch.
-        pool: how many batches at a time are sorted by length; left out, 1: none are. See Batches.
-        folder: where data is kept; left out, DATA_DIR or data/.
-        mirror: a folder to read data from; left out, DATA_MIRROR or ../shared/data. Empty: none.
+        sentences: see TaggedSentences. The training file lacks the tag I-LST.
     """
 
     def __init__(
         self,
-        tags: Sequence[str],
-        num_tags: int,
-        num_words: int,
-        num_vectors: int,
         num_pos: int,
-        num_characters: int,
-        longest_word: int,
         *,
         vectors: str | None = None,
         senna: str | None = None,
         num_dims: int = 50,
         share: float = 0.2,
         split_seed: int = 0,
-        batch_size: int = 32,
-        eval_batch_size: int = 256,
-        seed: int = 0,
-        pool: int | None = None,
-        folder: str | None = None,
-        mirror: str | None = None,
+        **sentences: Any,
     ) -> None:
         if vectors and senna:
             raise DataMismatch("Word vectors come from one place: give --data.vectors or --data.senna.")
-        sizes = {
-            "num_tags": num_tags,
-            "num_words": num_words,
-            "num_vectors": num_vectors,
-            "num_pos": num_pos,
-            "num_characters": num_characters,
-            "longest_word": longest_word,
-        }
         super().__init__(
             "conll2000",
-            tags,
-            sizes,
-            own={"vectors": vectors, "senna": senna},
+            {"num_pos": num_pos},
+            {"vectors": vectors, "senna": senna},
             num_dims=num_dims,
-            batch_size=batch_size,
-            eval_batch_size=eval_batch_size,
-            seed=seed,
-            pool=1 if pool is None else pool,
-            folder=folder,
-            mirror=mirror,
+            **sentences,
         )
         self.num_pos, self.share, self.split_seed = num_pos, share, split_seed
 

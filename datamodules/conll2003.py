@@ -3,8 +3,8 @@
 Shapes: N sentences, T tokens of the longest, S tags.
 """
 
-from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from pytorch_lightning.utilities import rank_zero_warn
@@ -32,73 +32,38 @@ class CoNLL2003(TaggedSentences):
     The files may have their entities in IOB1, as published, or in IOB2.
 
     Args:
-        tags: the S tags in the order of their numbers: O, and B-, I-, E- and S- of each kind.
-        num_tags: S.
-        num_words: word ids, checked.
-        num_vectors: rows of word vectors, checked: words that differ in capitals only share one.
         num_cases: ids of cases, checked: 4.
         num_pos: ids of parts of speech, checked.
         num_chunks: ids of chunk tags, checked.
-        num_characters: ids of characters, checked.
         longest_word: a word's characters are read up to this one.
         vectors: a file of word vectors in GloVe's text format (.gz too); left out, GloVe 6B as it is at hand.
         num_dims: numbers of a word's vector. Of GloVe 6B: 100, where those of words that only the 50-d file
             has are a linear map of the 50-d ones, or 50, which lacks none.
-        batch_size: sentences of a training batch.
-        eval_batch_size: sentences of a validation or test batch.
-        seed: draws the order of the training sentences, with the epoch.
-        pool: how many batches at a time are sorted by length; 1: none are. See Batches.
-        folder: where data is kept; left out, DATA_DIR or data/.
-        mirror: a folder to read data from; left out, DATA_MIRROR or ../shared/data. Empty: none.
+        sentences: see TaggedSentences; tags are O, and B-, I-, E- and S- of each kind.
     """
 
     def __init__(
         self,
-        tags: Sequence[str],
-        num_tags: int,
-        num_words: int,
-        num_vectors: int,
         num_cases: int,
         num_pos: int,
         num_chunks: int,
-        num_characters: int,
-        longest_word: int = 30,
         *,
+        longest_word: int = 30,
         vectors: str | None = None,
         num_dims: int = 100,
-        batch_size: int = 32,
-        eval_batch_size: int = 256,
-        seed: int = 0,
-        pool: int = 1,
-        folder: str | None = None,
-        mirror: str | None = None,
+        **sentences: Any,
     ) -> None:
-        sizes = {
-            "num_tags": num_tags,
-            "num_words": num_words,
-            "num_vectors": num_vectors,
-            "num_cases": num_cases,
-            "num_pos": num_pos,
-            "num_chunks": num_chunks,
-            "num_characters": num_characters,
-            "longest_word": longest_word,
-        }
         super().__init__(
             "conll2003_en",
-            tags,
-            sizes,
-            own={"vectors": vectors},
+            {"num_cases": num_cases, "num_pos": num_pos, "num_chunks": num_chunks},
+            {"vectors": vectors},
+            longest_word=longest_word,
             num_dims=num_dims,
-            batch_size=batch_size,
-            eval_batch_size=eval_batch_size,
-            seed=seed,
-            pool=pool,
-            folder=folder,
-            mirror=mirror,
+            **sentences,
         )
         self.num_cases, self.num_pos, self.num_chunks = num_cases, num_pos, num_chunks
-        self.kinds = kinds_of(tags)
-        if set(tags) != {"O"} | {f"{mark}-{kind}" for mark in "BIES" for kind in self.kinds}:
+        self.kinds = kinds_of(self.tags)
+        if set(self.tags) != {"O"} | {f"{mark}-{kind}" for mark in "BIES" for kind in self.kinds}:
             raise DataMismatch("The tags are not O and B-, I-, E- and S- of each kind. Correct --data.tags.")
         if not vectors and num_dims not in (50, 100):
             raise DataMismatch(

@@ -34,40 +34,54 @@ class TaggedSentences(DeviceData):
 
     Args:
         name: the registry's name of the sentences.
-        tags: the S tags of the scheme, in the order of their numbers.
-        sizes: sizes that stand in the configuration, by the option that sets each; checked. Those named in
-            FIXED are of any set, the others are of the features, in the order of the columns.
+        features: how many ids each feature has, by the option that says it, in the order of the columns.
         own: a user's own files by the option that gives them.
+        tags: the S tags of the scheme, in the order of their numbers.
+        num_tags: S.
+        num_words: word ids.
+        num_vectors: rows of word vectors: words may share one.
+        num_characters: ids of characters.
+        longest_word: a word's characters are read up to this one.
         num_dims: numbers of a word's vector.
         batch_size: sentences of a training batch.
         eval_batch_size: sentences of a validation or test batch.
         seed: draws the order of the training sentences, with the epoch.
-        pool: how many batches at a time are sorted by length: see Batches.
-        folder: where data is kept.
-        mirror: a folder to read data from.
-    """
+        pool: how many batches at a time are sorted by length; left out, 1: none are. See Batches.
+        folder: where data is kept; left out, DATA_DIR or data/.
+        mirror: a folder to read data from; left out, DATA_MIRROR or ../shared/data. Empty: none.
 
-    FIXED = ("num_tags", "num_words", "num_vectors", "num_characters", "longest_word")
+    All numbers of ids and rows, and the longest word, are checked.
+    """
 
     def __init__(
         self,
         name: str,
-        tags: Sequence[str],
-        sizes: Mapping[str, int],
-        *,
+        features: Mapping[str, int],
         own: Mapping[str, str | None],
+        *,
+        tags: Sequence[str],
+        num_tags: int,
+        num_words: int,
+        num_vectors: int,
+        num_characters: int,
+        longest_word: int,
         num_dims: int,
-        batch_size: int,
-        eval_batch_size: int,
-        seed: int,
-        pool: int,
-        folder: str | None,
-        mirror: str | None,
+        batch_size: int = 32,
+        eval_batch_size: int = 256,
+        seed: int = 0,
+        pool: int | None = None,
+        folder: str | None = None,
+        mirror: str | None = None,
     ) -> None:
-        super().__init__(batch_size=batch_size, eval_batch_size=eval_batch_size, seed=seed, pool=pool)
-        self.text, self.tags, self.sizes, self.num_dims = data_set(name), list(tags), dict(sizes), num_dims
-        self.num_tags, self.num_words, self.num_vectors = (sizes[option] for option in self.FIXED[:3])
-        self.num_characters, self.longest_word = (sizes[option] for option in self.FIXED[3:])
+        super().__init__(
+            batch_size=batch_size,
+            eval_batch_size=eval_batch_size,
+            seed=seed,
+            pool=1 if pool is None else pool,
+        )
+        self.text, self.tags, self.features, self.num_dims = data_set(name), list(tags), features, num_dims
+        self.num_tags, self.num_words, self.num_vectors = num_tags, num_words, num_vectors
+        self.num_characters, self.longest_word = num_characters, longest_word
         self.own = {option: Path(path) for option, path in own.items() if path}
         self.sources = Sources(folder, mirror)
 
@@ -146,20 +160,20 @@ class TaggedSentences(DeviceData):
         return gap_filled(large, self.published_vectors(GLOVE, None, 50))
 
     def _check_sizes(self, of_features: Sequence[int], num_characters: int) -> None:
-        known = {
+        found = {
             "num_tags": len(self.tags),
             "num_words": len(self.tables["rows"]),
             "num_vectors": len(self.tables["vectors"]),
             "num_characters": num_characters,
             "longest_word": self.tables["characters"].shape[1],
         }
-        named = [option for option in self.sizes if option not in self.FIXED]
-        found = known | dict(zip(named, of_features, strict=True))
-        wrong = {option: found[option] for option, told in self.sizes.items() if told != found[option]}
+        told = {option: getattr(self, option) for option in found} | dict(self.features)
+        found |= dict(zip(self.features, of_features, strict=True))
+        wrong = {option: size for option, size in found.items() if size != told[option]}
         if wrong:
-            told = ", ".join(f"{name} is {size}, not {self.sizes[name]}" for name, size in wrong.items())
+            apart = ", ".join(f"{name} is {size}, not {told[name]}" for name, size in wrong.items())
             advice = " ".join(f"--data.{name} {size}" for name, size in wrong.items())
-            raise DataMismatch(f"{self.text.name} does not fit the configuration: {told}. Set {advice}.")
+            raise DataMismatch(f"{self.text.name} does not fit the configuration: {apart}. Set {advice}.")
 
 
 def encode(part: Sentences, columns: Sequence[Ids], tags: Sequence[str], longest: int) -> Split:

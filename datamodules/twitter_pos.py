@@ -4,7 +4,8 @@ Shapes: N tweets, T tokens of the longest, S tags.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -39,60 +40,31 @@ class TwitterPOS(TaggedSentences):
     there are drawn vectors for names, addresses, #tags, numbers and signs, one for each of these shapes.
 
     Args:
-        tags: the S tags in the order of their numbers.
-        num_tags: S.
-        num_words: word ids, checked.
-        num_vectors: rows of word vectors, checked: one for each word id.
-        num_characters: ids of characters, checked.
         longest_word: a word's characters are read up to this one.
         vectors: a file of word vectors in GloVe's text format (.gz too); left out, 25-d GloVe Twitter beside
             100-d GloVe 6B, 0 where one of them lacks the word.
         num_dims: numbers of a word's vector.
         batch_size: tweets of a training batch.
-        eval_batch_size: tweets of a validation or test batch.
-        seed: draws the order of the training tweets, with the epoch.
-        pool: how many batches at a time are sorted by length; 1: none are. See Batches.
-        folder: where data is kept; left out, DATA_DIR or data/.
-        mirror: a folder to read data from; left out, DATA_MIRROR or ../shared/data. Empty: none.
+        sentences: see TaggedSentences.
     """
 
     def __init__(
         self,
-        tags: Sequence[str],
-        num_tags: int,
-        num_words: int,
-        num_vectors: int,
-        num_characters: int,
-        longest_word: int = 30,
         *,
+        longest_word: int = 30,
         vectors: str | None = None,
         num_dims: int = 125,
         batch_size: int = 10,
-        eval_batch_size: int = 256,
-        seed: int = 0,
-        pool: int = 1,
-        folder: str | None = None,
-        mirror: str | None = None,
+        **sentences: Any,
     ) -> None:
-        sizes = {
-            "num_tags": num_tags,
-            "num_words": num_words,
-            "num_vectors": num_vectors,
-            "num_characters": num_characters,
-            "longest_word": longest_word,
-        }
         super().__init__(
             "twitter_pos",
-            tags,
-            sizes,
-            own={"vectors": vectors},
+            {},
+            {"vectors": vectors},
+            longest_word=longest_word,
             num_dims=num_dims,
             batch_size=batch_size,
-            eval_batch_size=eval_batch_size,
-            seed=seed,
-            pool=pool,
-            folder=folder,
-            mirror=mirror,
+            **sentences,
         )
         if not vectors and num_dims != 125:
             raise DataMismatch(

@@ -225,7 +225,7 @@ def test_chunking_asks_for_the_short_vectors_only(tmp_path: Path) -> None:
 def test_a_pool_left_out_leaves_finished_runs_their_names() -> None:
     arguments = yaml.safe_load(CONF.read_text())["data"]["init_args"] | {"seed": 0}
     assert CoNLL2000(**arguments).pool == 1 and CoNLL2000(**arguments, pool=20).pool == 20
-    assert signature(CoNLL2000).parameters["pool"].default is None  # None has no part in a run's id
+    assert signature(TaggedSentences).parameters["pool"].default is None  # None has no part in a run's id
 
 
 @pytest.mark.parametrize(
