@@ -14,7 +14,7 @@ from datamodules.conll2000 import CoNLL2000
 from datamodules.errors import DataMismatch, DataNotFound, FormatError
 from datamodules.readers.conll import joined, read_sentences
 from datamodules.registry import data_set
-from datamodules.tagged import encode
+from datamodules.tagged import TaggedSentences, encode
 from lightning_modules.metrics.spans import SpanScores
 
 CONF = Path(__file__).resolve().parent.parent / "conf" / "data" / "conll2000.yaml"
