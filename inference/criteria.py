@@ -13,9 +13,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from energies.potentials import ChainPotentials
-from inference import chain
+from inference import chain, chain_reference
 from inference.base import Status
-from inference.chain_reference import Chain, backward_messages, forward_messages
+from inference.chain_reference import Chain
+from inference.kernels import log_space
 from inference.mean_field import MeanField
 from losses import crf as losses
 
@@ -61,7 +62,10 @@ class MarginalCrossEntropy(Criterion):
             return losses.cross_entropy(gold, y)
         rows = losses.cross_entropy(gold.masked_fill(hard.unsqueeze(1), 1), y)
         again = _examples(p, hard)
-        redone = _in_logs(again, y[hard]) if wide else self.loss(_widened(again), y[hard].double())
+        if wide or not torch.is_grad_enabled():
+            redone = _in_logs(_widened(again), y[hard])
+        else:
+            redone = self.loss(_widened(again), y[hard].double())
         return rows.index_put((hard,), redone.to(rows.dtype))
 
     def predict(self, p: ChainPotentials) -> Tags:
@@ -121,8 +125,8 @@ def _widened(p: ChainPotentials) -> ChainPotentials:
 
 def _in_logs(p: ChainPotentials, y: Tags) -> Rows:
     """The loss without ever leaving log space."""
-    c = Chain.of(p)
-    return losses.log_cross_entropy(c.restore(forward_messages(c) + backward_messages(c)), y)
+    c, way = Chain.of(p), log_space if p.pairwise.dim() == 2 else chain_reference
+    return losses.log_cross_entropy(c.restore(way.forward_messages(c) + way.backward_messages(c)), y)
 
 
 def _best(p: ChainPotentials) -> Tags:

@@ -153,6 +153,17 @@ def test_answers_no_float_can_tell_from_impossible_still_teach(criterion: Criter
     torch.testing.assert_close(right, tensor([[[1.0, -1.0, 0.0], [1.0, 0.0, -1.0]]]))
 
 
+@pytest.mark.parametrize("scale", [1.0, 30.0, 1e3])
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64], ids=str)
+def test_without_a_gradient_the_loss_is_the_same(kind: torch.dtype, scale: float) -> None:
+    p, y = random_chain(seed=1, scale=scale)
+    p, y = ChainPotentials(p.unary.to(kind), p.pairwise.to(kind), p.mask), y.to(kind)
+    wanted = MarginalCrossEntropy().loss(p, y)
+    with torch.no_grad():
+        found = MarginalCrossEntropy().loss(p, y)
+    torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-6)
+
+
 def test_a_search_that_has_not_settled_warns() -> None:
     p, _ = random_chain(0, scale=5.0)
     with pytest.warns(UserWarning, match="had not settled after 1 sweeps"):

@@ -1,8 +1,9 @@
-"""The last rung: the reference recursion in float64. Slow; any range of scores.
+"""The last rung: log space in float64, for any range of scores.
 
 Shapes: B examples, T positions, S tags.
 """
 
+from collections.abc import Callable
 from functools import cached_property
 
 import torch
@@ -12,34 +13,46 @@ from energies.potentials import ChainPotentials
 from inference import chain_reference as reference
 from inference.kernels.problem import Problem, Slopes
 
+LEAST = (
+    1e-250  # a sum of probabilities from here on has lost nothing that counts: what is lost is under 1e-300
+)
+
 
 class LogSpace:
     """A problem in log space; `inference.kernels.problem.Solved`."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem.with_scores(lambda x: x.detach().double())
-        self.rows = _rows(self.problem)
+        self.potentials = _potentials(self.problem)
+        self.chain = reference.Chain.of(self.potentials)
+        with torch.no_grad():
+            self.a = forward_messages(self.chain)
+            log_z = torch.where(self.chain.real[:, 0], self.a[:, -1].logsumexp(1), 0)
+            tags = self.problem.tags
+            self.rows = log_z if tags is None else log_z - self.potentials.score(tags)
         self.safe, self.is_safe = torch.ones_like(self.rows, dtype=torch.bool), True
 
+    @torch.no_grad()
     def gradient(self, weight: Tensor, *, pairs: bool = True) -> Slopes:
         """The gradient of sum_b weight_b rows_b. No autograd: inside an operator there is none."""
-        p, tags = _potentials(self.problem), self.problem.tags
-        c, weights = reference.Chain.of(p), weight.detach().double()
-        belief = reference.marginals(p)
-        counts = self._counts(c, weights)
+        c, p, tags = self.chain, self.potentials, self.problem.tags
+        weights, b = weight.detach().double(), backward_messages(self.chain)
+        belief = c.restore(torch.where(c.real.unsqueeze(-1), (self.a + b).softmax(-1), 0))
+        counts = self._counts(b, weights) if pairs else None
         if tags is not None:
             tags = tags.masked_fill(~p.real(), 0).unsqueeze(-1)
             belief = belief.scatter_add(2, tags, -p.real().unsqueeze(-1).double())
             tags = tags.squeeze(-1) if c.order is None else tags.squeeze(-1).gather(1, c.order)
             step = weights.unsqueeze(1) * c.real[:, 1:]
-            counts.index_put_((tags[:, :-1], tags[:, 1:]), -step, accumulate=True)
+            if counts is not None:
+                counts.index_put_((tags[:, :-1], tags[:, 1:]), -step, accumulate=True)
         belief = belief * weights.view(-1, 1, 1)
         first, last = (c.restore(where.double()).unsqueeze(-1) for where in reference.ends_of(c.real))
         return Slopes(belief, counts, (belief * first).sum((0, 1)), (belief * last).sum((0, 1)))
 
-    def _counts(self, c: reference.Chain, weights: Tensor) -> Tensor:
+    def _counts(self, b: Tensor, weights: Tensor) -> Tensor:
         """Expected pairs of neighbours (S, S), one step after another."""
-        a, b = reference.forward_messages(c), reference.backward_messages(c)
+        a, c = self.a, self.chain
         counts = a.new_zeros(a.shape[2], a.shape[2])
         for t in range(1, a.shape[1]):
             joint = a[:, t - 1].unsqueeze(2) + c.pairwise[t - 1] + (c.unary[:, t] + b[:, t]).unsqueeze(1)
@@ -70,15 +83,68 @@ class LogSpace:
         """Scores as leaves, and rows as a function of them."""
         leaves = self.problem.with_scores(lambda x: x.clone().requires_grad_())
         with torch.enable_grad():
-            return list(leaves[:4]), _rows(leaves)
+            p = _potentials(leaves)
+            rows = reference.log_partition(p)
+            return list(leaves[:4]), rows if leaves.tags is None else rows - p.score(leaves.tags)
+
+
+def forward_messages(c: reference.Chain) -> Tensor:
+    """The float64 messages of `chain_reference`, quicker; c has one table for all steps.
+
+    A position takes S exponentials and a product with exp(W) instead of S^2 exponentials. Where a sum of
+    probabilities is so small that what fell out of it may count, the example is done by the reference.
+    """
+    a = c.unary[:, 0]
+    messages, sums = [a], []
+    table, top = _table(c)
+    for t in range(1, c.unary.shape[1]):
+        total, shift = _mixed(a, table)
+        a = torch.where(c.real[:, t, None], total.clamp_min(LEAST).log() + (shift + top) + c.unary[:, t], a)
+        messages.append(a)
+        sums.append(total)
+    return _made_good(c, messages, sums, reference.forward_messages)
+
+
+def backward_messages(c: reference.Chain) -> Tensor:
+    """See `forward_messages`."""
+    b = torch.zeros_like(c.unary[:, 0])
+    messages, sums = [b], []
+    table, top = _table(c)
+    for t in range(c.unary.shape[1] - 1, 0, -1):
+        total, shift = _mixed(c.unary[:, t] + b, table.T)
+        b = torch.where(c.real[:, t, None], total.clamp_min(LEAST).log() + (shift + top), b)
+        messages.append(b)
+        sums.append(total)
+    return _made_good(c, messages[::-1], sums[::-1], reference.backward_messages)
+
+
+def _table(c: reference.Chain) -> tuple[Tensor, Tensor]:
+    """exp(W - top), and top, the greatest of W; nothing where there is no step."""
+    scores = c.pairwise[:1].reshape(-1, c.unary.shape[2])
+    top = scores.detach().amax() if len(scores) else scores.sum()
+    return (scores - top).exp(), top
+
+
+def _mixed(x: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
+    """exp(x - shift) times the table, (B, S), and the shift (B, 1)."""
+    shift = x.detach().amax(1, keepdim=True).clamp_min(torch.finfo(x.dtype).min)
+    return (x - shift).exp() @ table, shift
+
+
+def _made_good(
+    c: reference.Chain, messages: list[Tensor], sums: list[Tensor], again: Callable[[reference.Chain], Tensor]
+) -> Tensor:
+    """The messages (B, T, S), those of examples with a sum below LEAST, or none, done again."""
+    found = torch.stack(messages, 1)
+    if not sums:
+        return found
+    kept = (torch.stack(sums, 1).detach().amin(2) >= LEAST) | ~c.real[:, 1:]
+    lost = ~kept.all(1)
+    if not bool(lost.any()):
+        return found
+    rest = reference.Chain(c.unary[lost], c.pairwise, c.real[lost], None)
+    return found.index_put((lost,), again(rest))
 
 
 def _potentials(problem: Problem) -> ChainPotentials:
     return ChainPotentials(problem.unary, problem.pairwise, problem.mask, problem.start, problem.end)
-
-
-def _rows(problem: Problem) -> Tensor:
-    """Log Z, less the score of the gold tags where there are some, (B,)."""
-    p = _potentials(problem)
-    rows = reference.log_partition(p)
-    return rows if problem.tags is None else rows - p.score(problem.tags)
