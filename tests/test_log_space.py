@@ -9,7 +9,7 @@ from energies.potentials import ChainPotentials
 from inference import chain_reference as reference
 from inference.kernels import log_space
 from inference.kernels.log_space import LogSpace
-from inference.kernels.problem import Problem
+from inference.kernels.problem import Problem, Slopes
 
 
 def drawn(scale: float, pairs: float, *, rules: bool = False, length: int = 6) -> ChainPotentials:
@@ -65,16 +65,22 @@ def test_messages_have_the_references_gradient() -> None:
             torch.testing.assert_close(mine, right, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("pairs", [1.0, 1e3])
 @pytest.mark.parametrize("length", [1, 5])
-def test_rows_and_slopes_are_the_references(length: int) -> None:
-    p = drawn(1e3, 1.0, length=length)
+def test_rows_slopes_and_their_changes_are_the_references(length: int, pairs: float) -> None:
+    p = drawn(1e2, pairs, length=length)
     tags = torch.zeros(p.unary.shape[:2], dtype=torch.long)
     solved = LogSpace(Problem(p.unary, p.pairwise, p.start, p.end, p.mask, tags))
     scores = [x.clone().requires_grad_() for x in (p.unary, p.pairwise, p.start, p.end) if x is not None]
     rows = reference.log_partition(q := ChainPotentials(*scores[:2], p.mask, *scores[2:])) - q.score(tags)
     weight = torch.linspace(-1, 2, 12, dtype=torch.float64)
     torch.testing.assert_close(solved.rows, rows.detach(), rtol=1e-12, atol=1e-9)
-    right = torch.autograd.grad((rows * weight).sum(), scores)
+    right = torch.autograd.grad((rows * weight).sum(), scores, create_graph=True)
+    way = [torch.randn_like(x) for x in scores]
+    along = sum((g * d).sum() for g, d in zip(right, way, strict=True))
+    bent = torch.autograd.grad(along, scores, allow_unused=True, materialize_grads=True)
+    for mine, wanted in zip(solved.tangent(weight, Slopes(*way))[1], bent, strict=True):
+        torch.testing.assert_close(mine, wanted, rtol=1e-9, atol=1e-9)
     for mine, wanted in zip(solved.gradient(weight), right, strict=True):
         torch.testing.assert_close(mine, wanted, rtol=1e-9, atol=1e-9)
     assert solved.gradient(weight, pairs=False).pairwise is None

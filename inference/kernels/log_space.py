@@ -27,9 +27,7 @@ class LogSpace:
         self.chain = reference.Chain.of(self.potentials)
         with torch.no_grad():
             self.a = forward_messages(self.chain)
-            log_z = torch.where(self.chain.real[:, 0], self.a[:, -1].logsumexp(1), 0)
-            tags = self.problem.tags
-            self.rows = log_z if tags is None else log_z - self.potentials.score(tags)
+            self.rows = _rows(self.potentials, self.chain, self.a, self.problem.tags)
         self.safe, self.is_safe = torch.ones_like(self.rows, dtype=torch.bool), True
 
     @torch.no_grad()
@@ -84,8 +82,8 @@ class LogSpace:
         leaves = self.problem.with_scores(lambda x: x.clone().requires_grad_())
         with torch.enable_grad():
             p = _potentials(leaves)
-            rows = reference.log_partition(p)
-            return list(leaves[:4]), rows if leaves.tags is None else rows - p.score(leaves.tags)
+            c = reference.Chain.of(p)
+            return list(leaves[:4]), _rows(p, c, forward_messages(c), leaves.tags)
 
 
 def forward_messages(c: reference.Chain) -> Tensor:
@@ -144,6 +142,12 @@ def _made_good(
         return found
     rest = reference.Chain(c.unary[lost], c.pairwise, c.real[lost], None)
     return found.index_put((lost,), again(rest))
+
+
+def _rows(p: ChainPotentials, c: reference.Chain, a: Tensor, tags: Tensor | None) -> Tensor:
+    """Log Z of forward messages, less the score of the gold tags where there are some, (B,)."""
+    log_z = torch.where(c.real[:, 0], reference.log_sum_exp(a[:, -1], 1), 0)
+    return log_z if tags is None else log_z - p.score(tags)
 
 
 def _potentials(problem: Problem) -> ChainPotentials:
