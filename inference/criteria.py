@@ -23,7 +23,8 @@ from losses import crf as losses
 Tags = Float[Tensor, "B T S"]
 Rows = Float[Tensor, " B"]
 
-# Examples with gold probabilities below these go through float64, and in float64 through logarithms.
+# Examples with gold probabilities below these go through float64, and in float64 through logarithms; at once
+# where no gradient is wanted, for then logarithms are the quicker way.
 SMALL, SMALLER = 1e-20, 1e-200
 
 

@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from energies.potentials import ChainPotentials
+from inference import chain
 from inference import chain_reference as reference
+from inference.criteria import MarginalCrossEntropy
 from inference.kernels import log_space
 from inference.kernels.log_space import LogSpace
 from inference.kernels.problem import Problem, Slopes
@@ -23,6 +25,7 @@ def drawn(scale: float, pairs: float, *, rules: bool = False, length: int = 6) -
         pairwise[0, 1:3], pairwise[3], unary[:, 1::2, 4] = -math.inf, -math.inf, -math.inf
         pairwise[:, 0] = pairs
     mask = torch.arange(length) < torch.randint(length + 1, (12, 1), generator=g)
+    mask[::3] &= torch.rand(4, length, generator=g) < 0.7
     return ChainPotentials(unary, pairwise, mask, scale * ends[0], scale * ends[1])
 
 
@@ -65,22 +68,67 @@ def test_messages_have_the_references_gradient() -> None:
             torch.testing.assert_close(mine, right, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("pairs", [1.0, 1e3])
-@pytest.mark.parametrize("length", [1, 5])
-def test_rows_slopes_and_their_changes_are_the_references(length: int, pairs: float) -> None:
-    p = drawn(1e2, pairs, length=length)
+def paid(gap: float) -> ChainPotentials:
+    """A tag that its neighbours forbid by `gap` and its own score pays for: likely, after a tiny sum."""
+    unary = torch.tensor([[[0.0, 0.0], [0.0, gap], [0.0, 0.0], [0.0, -gap]]])
+    return ChainPotentials(unary.double(), torch.tensor([[0.0, -gap], [0.0, -gap]]).double())
+
+
+@pytest.mark.parametrize(
+    "p",
+    [
+        *(drawn(1e2, pairs, length=length) for pairs in (1.0, 200.0, 1e3) for length in (1, 5)),
+        *map(paid, (200.0, 360.0, 560.0)),
+    ],
+)
+def test_rows_slopes_and_their_changes_are_the_references(p: ChainPotentials) -> None:
+    g = torch.Generator().manual_seed(0)
     tags = torch.zeros(p.unary.shape[:2], dtype=torch.long)
     solved = LogSpace(Problem(p.unary, p.pairwise, p.start, p.end, p.mask, tags))
-    scores = [x.clone().requires_grad_() for x in (p.unary, p.pairwise, p.start, p.end) if x is not None]
-    rows = reference.log_partition(q := ChainPotentials(*scores[:2], p.mask, *scores[2:])) - q.score(tags)
-    weight = torch.linspace(-1, 2, 12, dtype=torch.float64)
+    given = (p.unary, p.pairwise, p.start, p.end)
+    leaves = [None if x is None else x.clone().requires_grad_() for x in given]
+    scores = [x for x in leaves if x is not None]
+    assert leaves[0] is not None and leaves[1] is not None
+    q = ChainPotentials(leaves[0], leaves[1], p.mask, leaves[2], leaves[3])
+    rows = reference.log_partition(q) - q.score(tags)
+    weight = torch.linspace(-1, 2, len(rows), dtype=torch.float64).requires_grad_()
     torch.testing.assert_close(solved.rows, rows.detach(), rtol=1e-12, atol=1e-9)
     right = torch.autograd.grad((rows * weight).sum(), scores, create_graph=True)
-    way = [torch.randn_like(x) for x in scores]
-    along = sum((g * d).sum() for g, d in zip(right, way, strict=True))
-    bent = torch.autograd.grad(along, scores, allow_unused=True, materialize_grads=True)
-    for mine, wanted in zip(solved.tangent(weight, Slopes(*way))[1], bent, strict=True):
-        torch.testing.assert_close(mine, wanted, rtol=1e-9, atol=1e-9)
-    for mine, wanted in zip(solved.gradient(weight), right, strict=True):
-        torch.testing.assert_close(mine, wanted, rtol=1e-9, atol=1e-9)
+    found = solved.gradient(weight)
+    for mine, wanted in zip(
+        (x for x, y in zip(found, given, strict=True) if y is not None), right, strict=True
+    ):
+        torch.testing.assert_close(mine, wanted.detach(), rtol=1e-9, atol=1e-9)
     assert solved.gradient(weight, pairs=False).pairwise is None
+    way = [None if x is None else torch.randn(x.shape, generator=g, dtype=torch.float64) for x in given]
+    along = sum((a * b).sum() for a, b in zip(right, (d for d in way if d is not None), strict=True))
+    slope, *bent = torch.autograd.grad(along, [weight, *scores], allow_unused=True, materialize_grads=True)
+    of_rows, changes = solved.tangent(weight, Slopes(*way))
+    torch.testing.assert_close(of_rows, slope, rtol=1e-9, atol=1e-9)
+    for mine, wanted in zip((x for x in changes if x is not None), bent, strict=True):
+        torch.testing.assert_close(mine, wanted, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("path", ["auto", "fused"])
+@pytest.mark.parametrize("gap", [200.0, 420.0, 560.0])
+def test_probabilities_have_a_gradient_where_a_likely_tag_follows_a_tiny_sum(
+    gap: float, path: chain.Path, kind: torch.dtype
+) -> None:
+    slopes = []
+    for way in (path, "reference"):
+        unary, pairwise = (x.to(kind).requires_grad_() for x in (paid(gap).unary, paid(gap).pairwise))
+        belief = chain.marginals(ChainPotentials(unary, pairwise), path=way)
+        slopes.append(torch.autograd.grad(belief[0, 1, 1], (unary, pairwise)))
+    for mine, right in zip(*slopes, strict=True):
+        torch.testing.assert_close(mine, right, rtol=1e-5, atol=1e-6)
+
+
+def test_one_token_sentences_need_no_table() -> None:
+    unary = torch.tensor([[[0.0, 900.0], [0.0, 0.0]]]).double().requires_grad_()
+    mask = torch.tensor([[True, False]])
+    p = ChainPotentials(unary, torch.full((2, 2), -math.inf).double(), mask)
+    y = torch.tensor([[[1.0, 0.0], [0.0, 0.0]]]).double()
+    loss = MarginalCrossEntropy().loss(p, y)
+    (slope,) = torch.autograd.grad(loss.sum(), unary)
+    assert loss.item() == pytest.approx(900) and slope[0, 0].tolist() == pytest.approx([-1, 1])

@@ -13,9 +13,8 @@ from energies.potentials import ChainPotentials
 from inference import chain_reference as reference
 from inference.kernels.problem import Problem, Slopes
 
-LEAST = (
-    1e-250  # a sum of probabilities from here on has lost nothing that counts: what is lost is under 1e-300
-)
+# Down to here 1 / sum^2, which second derivatives have, is a number, and what fell out of a sum does not count.
+LEAST = 1e-140
 
 
 class LogSpace:
@@ -92,6 +91,7 @@ def forward_messages(c: reference.Chain) -> Tensor:
     A position takes S exponentials and a product with exp(W) instead of S^2 exponentials. Where a sum of
     probabilities is so small that what fell out of it may count, the example is done by the reference.
     """
+    assert c.unary.dtype == torch.float64
     a = c.unary[:, 0]
     messages, sums = [a], []
     table, top = _table(c)
@@ -105,6 +105,7 @@ def forward_messages(c: reference.Chain) -> Tensor:
 
 def backward_messages(c: reference.Chain) -> Tensor:
     """See `forward_messages`."""
+    assert c.unary.dtype == torch.float64
     b = torch.zeros_like(c.unary[:, 0])
     messages, sums = [b], []
     table, top = _table(c)
@@ -119,7 +120,9 @@ def backward_messages(c: reference.Chain) -> Tensor:
 def _table(c: reference.Chain) -> tuple[Tensor, Tensor]:
     """exp(W - top), and top, the greatest of W; nothing where there is no step."""
     scores = c.pairwise[:1].reshape(-1, c.unary.shape[2])
-    top = scores.detach().amax() if len(scores) else scores.sum()
+    if not len(scores):
+        return scores, scores.sum()
+    top = scores.detach().amax().clamp_min(torch.finfo(scores.dtype).min)
     return (scores - top).exp(), top
 
 
