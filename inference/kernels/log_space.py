@@ -13,7 +13,7 @@ from energies.potentials import ChainPotentials
 from inference import chain_reference as reference
 from inference.kernels.problem import Problem, Slopes
 
-# Down to here 1 / sum^2, which second derivatives have, is a number, and what fell out of a sum does not count.
+# Down to here 1 / sum^2, which second derivatives have, is a number, and what fell out does not count.
 LEAST = 1e-140
 
 
