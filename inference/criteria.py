@@ -58,7 +58,7 @@ class MarginalCrossEntropy(Criterion):
     def loss(self, p: ChainPotentials, y: Tags) -> Rows:
         gold = losses.gold_probability(chain.marginals(p), y)
         wide = p.unary.dtype == torch.float64
-        hard = gold.detach().amin(1) < (SMALLER if wide else SMALL)
+        hard = (gold.detach() < (SMALLER if wide else SMALL)).any(1)
         if not bool(hard.any()):
             return losses.cross_entropy(gold, y)
         rows = losses.cross_entropy(gold.masked_fill(hard.unsqueeze(1), 1), y)

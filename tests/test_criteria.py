@@ -153,6 +153,12 @@ def test_answers_no_float_can_tell_from_impossible_still_teach(criterion: Criter
     torch.testing.assert_close(right, tensor([[[1.0, -1.0, 0.0], [1.0, 0.0, -1.0]]]))
 
 
+@pytest.mark.parametrize("criterion", CRITERIA[:2], ids=name)
+def test_sentences_without_tokens_have_no_loss(criterion: Criterion) -> None:
+    p = ChainPotentials(torch.zeros(2, 0, 3), torch.zeros(3, 3))
+    assert criterion.loss(p, torch.zeros(2, 0, 3)).tolist() == [0, 0]
+
+
 @pytest.mark.parametrize("scale", [1.0, 30.0, 1e3])
 @pytest.mark.parametrize("kind", [torch.float32, torch.float64], ids=str)
 def test_without_a_gradient_the_loss_is_the_same(kind: torch.dtype, scale: float) -> None:

@@ -128,6 +128,11 @@ def test_one_token_sentences_need_no_table() -> None:
     unary = torch.tensor([[[0.0, 900.0], [0.0, 0.0]]]).double().requires_grad_()
     mask = torch.tensor([[True, False]])
     p = ChainPotentials(unary, torch.full((2, 2), -math.inf).double(), mask)
+    alone = LogSpace(Problem(unary[:, :1], torch.zeros(2, 2).double(), None, None, None, None))
+    of_rows, changes = alone.tangent(
+        torch.ones(1).double(), Slopes(torch.ones(1, 1, 2).double(), None, None, None)
+    )
+    assert of_rows.item() == pytest.approx(1) and changes.unary is not None and not changes.unary.any()
     y = torch.tensor([[[1.0, 0.0], [0.0, 0.0]]]).double()
     loss = MarginalCrossEntropy().loss(p, y)
     (slope,) = torch.autograd.grad(loss.sum(), unary)

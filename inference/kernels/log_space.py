@@ -63,7 +63,9 @@ class LogSpace:
         known = [x for x in leaves if x is not None]
         with torch.enable_grad():
             weights = weight.detach().double().requires_grad_()
-            gradient = torch.autograd.grad((rows * weights).sum(), known, create_graph=True)
+            gradient = torch.autograd.grad(
+                (rows * weights).sum(), known, create_graph=True, allow_unused=True, materialize_grads=True
+            )
             along = rows.new_zeros(())
             for slope, x in zip(
                 gradient, (d for d, x in zip(direction, leaves, strict=True) if x is not None), strict=True
