@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from experiments import store
-from experiments.summary import Summary, number
+from experiments.summary import Summary, number, shared_seeds
 from experiments.table import Figure
 
 if TYPE_CHECKING:
@@ -54,17 +54,24 @@ def _draw(figure: Figure, summary: Summary) -> list[Path]:
 
 
 def _sweep(axes: "Axes", figure: Figure, summary: Summary) -> bool:
-    """Mean and sample deviation over seeds of each row at its value; other rows as level lines."""
+    """Mean and sample deviation over seeds of each row at its value; other rows as level lines.
+
+    Over the seeds that all these rows have, where they share some.
+    """
     cells = {row: summary.cells[row, figure.column] for row in (*figure.values, *figure.lines)}
-    points = [(figure.values[row], cells[row].ours) for row in figure.values]
-    known = [(x, ours.mean, ours.std or 0) for x, ours in sorted(points, key=lambda p: p[0]) if ours]
+    seeds = shared_seeds([cell for cell in cells.values() if cell.ours])
+    ours = {
+        row: cell.ours if seeds is None or not cell.ours else cell.over(seeds) for row, cell in cells.items()
+    }
+    points = [(figure.values[row], ours[row]) for row in figure.values]
+    known = [(x, found.mean, found.std or 0) for x, found in sorted(points, key=lambda p: p[0]) if found]
     if not known:
         return False
     x, y, spread = zip(*known, strict=True)
     axes.errorbar(x, y, yerr=spread, marker="o", markersize=3, capsize=2, label=figure.label or None)
     for style, row in zip(RULES, figure.lines, strict=False):
-        if ours := cells[row].ours:
-            axes.axhline(ours.mean, color="grey", linestyle=style, label=summary.table.rows[row].label)
+        if found := ours[row]:
+            axes.axhline(found.mean, color="grey", linestyle=style, label=summary.table.rows[row].label)
     best = x[y.index(max(y))]
     for style, place, label in (("-", 1, "1"), ("--", best, f"best: {best:g}")):
         axes.axvline(place, color="tab:orange", linestyle=style, linewidth=0.8, label=label)

@@ -5,7 +5,7 @@ Numbers are in printed units from here on (x100 for F1, say).
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,6 +44,11 @@ class Cell:
     paper: Sample | None
     wanted: int
     stale: int = 0
+    values: dict[int, float] = field(default_factory=dict)
+
+    def over(self, seeds: Collection[int]) -> Sample | None:
+        """Ours over some of its seeds only."""
+        return Sample.of([self.values[seed] for seed in sorted(seeds)]) if seeds else None
 
     @property
     def difference(self) -> float | None:
@@ -67,6 +72,7 @@ class Verdict:
     lacking: tuple[str, ...] = ()
     p: float | None = None
     paper: bool | None = None
+    seeds: tuple[int, ...] | None = None  # where rows have different ones: those that all have
 
 
 @dataclass(frozen=True)
@@ -148,16 +154,17 @@ def summarise(table: Table, state: Mapping[str, Any] | None = None) -> Summary:
 def _cell(table: Table, row: str, column: str, records: list[store.Record], ids: Mapping[str, str]) -> Cell:
     name, scale = table.metric_name(column), table.metric.scale
     found = ((r, number(r, name)) for r in records if (r["row"], r["column"]) == (row, column))
-    own, values = [], []
+    own, values = [], {}
     for record, value in found:
         if value is not None:
             own.append(record)
-            values.append(value * scale)
+            values[record["seed"]] = value * scale
     stale = sum(ids.get(f"{row}/{column}/{r['seed']}", r["id"]) != r["id"] for r in own)
     wanted = max(len(table.seeds), len(own)) if table.has(row, column) else 0
     printed = table.reported.get(row, {}).get(column)
     paper = Sample(printed[0], printed[1], table.reported_runs or 1) if printed else None
-    return Cell(row, column, Sample.of(values) if values else None, paper, wanted, stale)
+    ours = Sample.of(list(values.values())) if values else None
+    return Cell(row, column, ours, paper, wanted, stale, values)
 
 
 def number(record: Mapping[str, Any], name: str) -> float | None:
@@ -183,14 +190,34 @@ def _judge(claim: Claim, column: str, rows: dict[str, list[Cell]]) -> Verdict:
         cell.wanted for cells in rows.values() for cell in cells
     ):  # the paper alone proves nothing here
         return Verdict(claim, column, NOT_YET, lacking=tuple(rows), paper=paper)
-    samples = {r: [c.ours if c.wanted else c.paper for c in cells] for r, cells in rows.items()}
+    shared = [
+        shared_seeds([cell for cell in cells if cell.wanted]) for cells in zip(*rows.values(), strict=True)
+    ]
+    samples = {
+        r: [
+            c.paper if not c.wanted else c.ours if seeds is None else c.over(seeds)
+            for c, seeds in zip(cells, shared, strict=True)
+        ]
+        for r, cells in rows.items()
+    }
     numbers = _numbers(samples)
     lacking = tuple(row for row in rows if row not in numbers)
     if lacking:
         return Verdict(claim, column, NOT_YET, numbers, lacking, paper=paper)
     pair = [s[0] for s in samples.values() if len(s) == 1 and s[0]]
     p = welch(pair[0], pair[1]) if len(pair) == 2 else None
-    return Verdict(claim, column, "holds" if holds(claim, numbers) else "fails", numbers, p=p, paper=paper)
+    state = "holds" if holds(claim, numbers) else "fails"
+    return Verdict(claim, column, state, numbers, p=p, paper=paper, seeds=shared[0] if column else None)
+
+
+def shared_seeds(cells: Sequence[Cell]) -> tuple[int, ...] | None:
+    """The seeds that all have, where some have others too: only there are they comparable.
+
+    None where all have the same, or nothing is shared: then each counts with all it has.
+    """
+    every = [set(cell.values) for cell in cells]
+    shared = set.intersection(*every) if every else set()
+    return tuple(sorted(shared)) if shared and any(own != shared for own in every) else None
 
 
 def _numbers(samples: Mapping[str, Sequence[Sample | None]]) -> dict[str, float]:

@@ -49,6 +49,8 @@ def verdict(summary: Summary, found: Verdict) -> str:
     """A verdict with its numbers."""
     numbers = ", ".join(f"{row} {number(summary.table, value)}" for row, value in found.numbers.items())
     chance = "" if found.p is None else f"; Welch p = {found.p:.2g}"
+    if found.seeds is not None:
+        chance += f"; of the seeds that all have: {', '.join(map(str, found.seeds))}"
     printed = "; the paper's own numbers fail it" if found.paper is False else ""
     return f"{_where(summary, found)}: {found.state} ({numbers}{chance}{printed})"
 

@@ -49,11 +49,14 @@ def test_the_same_records_give_the_same_files(world: World) -> None:
     assert [path.read_bytes() for path in files] == first
 
 
-def test_a_sweep_draws_means_at_the_values_of_the_rows(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sweep_draws_means_over_the_seeds_that_all_its_rows_have(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world.change("tables/toy.yaml", lambda t: t.update(figures=[SWEEP]))
-    record("plain", 0, 0.5)
-    record("plain", 1, 0.6)
+    for seed, plain in enumerate((0.5, 0.6, 0.1)):
+        record("plain", seed, plain)
     record("taught", 0, 0.7)
+    record("taught", 1, 0.7)
     from matplotlib.axes import Axes
 
     drawn: dict[str, Any] = {}

@@ -152,6 +152,17 @@ def test_claims_hold_fail_or_wait_with_their_numbers(world: World) -> None:
     assert "not yet: Lost (no taught or plain)" in text
 
 
+def test_rows_with_other_seeds_are_compared_on_those_that_all_have(world: World) -> None:
+    fill()
+    before = next(v for v in summary().verdicts if v.column == "easy")
+    assert before.seeds is None
+    metrics = {"test/example_f1": 0.99}
+    store.keep("toy", [{"id": "more", "row": "plain", "column": "easy", "seed": 7, "metrics": metrics}])
+    after = next(v for v in summary().verdicts if v.column == "easy")
+    assert (after.numbers, after.p, after.state) == (before.numbers, before.p, before.state)
+    assert "plain 52.00; Welch p = 0.0036; of the seeds that all have: 0, 1, 2" in page.markdown(summary())
+
+
 def test_a_claim_about_means_over_columns_waits_for_all_of_them(world: World) -> None:
     world.change(
         "tables/toy.yaml", lambda t: t["claims"].append({"holds": "taught > plain", "across": "mean"})
