@@ -60,10 +60,8 @@ def _sweep(axes: "Axes", figure: Figure, summary: Summary) -> bool:
     """
     cells = {row: summary.cells[row, figure.column] for row in (*figure.values, *figure.lines)}
     seeds = shared_seeds([cell for cell in cells.values() if cell.ours])
-    ours = {
-        row: cell.ours if seeds is None or not cell.ours else cell.over(seeds) for row, cell in cells.items()
-    }
-    points = [(figure.values[row], ours[row]) for row in figure.values]
+    ours = {row: cell.over(seeds) for row, cell in cells.items()}
+    points = [(x, ours[row]) for row, x in figure.values.items()]
     known = [(x, found.mean, found.std or 0) for x, found in sorted(points, key=lambda p: p[0]) if found]
     if not known:
         return False

@@ -46,9 +46,11 @@ class Cell:
     stale: int = 0
     values: dict[int, float] = field(default_factory=dict)
 
-    def over(self, seeds: Collection[int]) -> Sample | None:
-        """Ours over some of its seeds only."""
-        return Sample.of([self.values[seed] for seed in sorted(seeds)]) if seeds else None
+    def over(self, seeds: Collection[int] | None) -> Sample | None:
+        """Ours, over some of its seeds only where they are given."""
+        if seeds is None or not self.values:
+            return self.ours
+        return Sample.of([self.values[seed] for seed in seeds])
 
     @property
     def difference(self) -> float | None:
@@ -194,10 +196,7 @@ def _judge(claim: Claim, column: str, rows: dict[str, list[Cell]]) -> Verdict:
         shared_seeds([cell for cell in cells if cell.wanted]) for cells in zip(*rows.values(), strict=True)
     ]
     samples = {
-        r: [
-            c.paper if not c.wanted else c.ours if seeds is None else c.over(seeds)
-            for c, seeds in zip(cells, shared, strict=True)
-        ]
+        r: [c.over(seeds) if c.wanted else c.paper for c, seeds in zip(cells, shared, strict=True)]
         for r, cells in rows.items()
     }
     numbers = _numbers(samples)
