@@ -84,9 +84,12 @@ class Scheme(pl.LightningModule):
         self._counts[part] = self._counts.get(part, 0) + 1
 
     def differentiate(self, part: str, batch: Batch) -> Tensor:
-        """Leave the gradient of the part's loss in its parameters; the loss."""
+        """Leave the gradient of the part's loss in its parameters; the loss.
+
+        It goes nowhere else: what other parts computed with gradients stays as it is, for a step of theirs.
+        """
         loss = self.loss(part, batch)
-        self.manual_backward(loss)
+        self.manual_backward(loss, inputs=[p for p in self._owned[part] if p.requires_grad])
         return loss
 
     def clip_norms(self) -> dict[str, float | None]:

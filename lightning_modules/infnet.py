@@ -30,8 +30,7 @@ class InfNet(Phased):
     The phase `joint` is that; in `tune` the energy rests and A goes on from the best F so far, by
     E(x, A(x)) and the same supervision.   [Tu and Gimpel 2018, "retuning"]
 
-    What depends on x alone in the energy is computed once for all network steps of a batch; so is its
-    dropout.
+    What depends on x alone in the energy is computed once for all steps of a batch; so is its dropout.
 
     Curves, an epoch's means: of F as the energy's step meets it, `cost_augmented`, cost - E(F), and `hinge`;
     `energy_gradient`, the norm of the energy's gradient; and with `watch_network`, at the price of one more
@@ -88,28 +87,30 @@ class InfNet(Phased):
         return self.networks.predictors()
 
     def training_step(self, batch: Batch, index: int) -> None:
-        self._given = None
+        joint = self.phase == "joint"
+        self._draw_from(len(self._names), self.steps["inference"])
+        with torch.set_grad_enabled(joint):
+            self._given = self.energy.given(batch.x)
         for _ in range(self.guess_steps):
             self.step("inference", batch)
-        if self.phase == "joint":
+        if joint:
             if self.watch_network:
                 self._watch("network_gradient", self._network_gradient(batch))
             self.step("energy", batch)
+        self._given = None
 
     def loss(self, part: str, batch: Batch) -> Tensor:
         if part == "energy":
             with torch.no_grad():
                 _, answers = self._answers(batch, self.objective.weights)
-            played = self._play(batch, answers, self.energy.given(batch.x), truth=True)
+            played = self._play(batch, answers, truth=True)
             if "augmented" in answers:
                 self._watch("cost_augmented", self.objective.violation("augmented", played))
                 self._watch("hinge", self.objective.hinge("augmented", played))
             return self.objective.energy_loss(played)
-        if self._given is None:
-            self._given = self.energy.given(batch.x)
         objective = self.objective if self.phase == "joint" else Perceptron()
         logits, answers = self._answers(batch, objective.weights)
-        played = self._play(batch, answers, self._given, truth=objective.networks_see_truth)
+        played = self._play(batch, answers, truth=objective.networks_see_truth)
         return objective.network_loss(played) + self._supervision(logits, batch)
 
     def predict(self, batch: Batch) -> Tensor:
@@ -186,8 +187,9 @@ class InfNet(Phased):
         logits = self.networks(batch.x, batch.y, relax, roles)
         return logits, {role: relax(values) for role, values in logits.items()}
 
-    def _play(self, batch: Batch, answers: dict[Role, Tensor], energy: OfAnswer, *, truth: bool) -> Played:
+    def _play(self, batch: Batch, answers: dict[Role, Tensor], *, truth: bool) -> Played:
         """All answers, and the truth where it is asked for, through the energy in one call."""
+        energy = self._given or self.energy.given(batch.x)
         guesses = torch.stack([*answers.values()])
         costs = self.space.over(batch.mask).cost(guesses, batch.y)
         rows = energy(torch.cat([guesses, batch.y.unsqueeze(0)]) if truth else guesses)
@@ -204,7 +206,8 @@ class InfNet(Phased):
 
     def _network_gradient(self, batch: Batch) -> Tensor:
         """The norm of dE(x, A(x))/dPsi, of the mean over the batch."""
-        energy = self.energy(batch.x, self.predict(batch)).mean()
+        assert self._given is not None
+        energy = self._given(self.predict(batch)).mean()
         learned = [p for net in self.predictors() for p in net.parameters()]
         return nn.utils.get_total_norm(torch.autograd.grad(energy, learned))
 

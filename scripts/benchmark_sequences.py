@@ -94,8 +94,9 @@ class BareLoop:
         taught = adam(self.energy.parameters())
         for batch in data:
             assert batch.mask is not None
-            self.move(moved, self.networks_loss(batch.x, batch.y, batch.mask))
-            self.move(taught, self.energy_loss(batch.x, batch.y, batch.mask))
+            unary = self.energy.net(batch.x)
+            self.move(moved, self.networks_loss(batch.x, batch.y, batch.mask, unary.detach()))
+            self.move(taught, self.energy_loss(batch.x, batch.y, batch.mask, unary))
 
     def move(self, optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
         """One step."""
@@ -103,21 +104,19 @@ class BareLoop:
         loss.backward()
         optimizer.step()
 
-    def networks_loss(self, x: Tensor, y: Tensor, mask: Tensor) -> Tensor:
+    def networks_loss(self, x: Tensor, y: Tensor, mask: Tensor, unary: Tensor) -> Tensor:
         """E(F) - cost(F) + E(A) + the cross-entropy of A."""
         logits, a, f = self.answers(x, y, mask)
-        with torch.no_grad():
-            unary = self.energy.net(x)
         pairwise, start, end = (table.detach() for table in self.tables)
         energies = -score(torch.stack([f, a]), unary, pairwise, start, end, mask)
         supervision = -(logits.log_softmax(-1) * mask.unsqueeze(-1) * y).sum((1, 2))
         return (energies.sum(0) - cost(f, y, mask) + supervision).mean()
 
-    def energy_loss(self, x: Tensor, y: Tensor, mask: Tensor) -> Tensor:
+    def energy_loss(self, x: Tensor, y: Tensor, mask: Tensor, unary: Tensor) -> Tensor:
         """[cost(F) - E(F) + E(y)]_+ + [E(y) - E(A)]_+."""
         with torch.no_grad():
             _, a, f = self.answers(x, y, mask)
-        of_f, of_a, of_y = score(torch.stack([f, a, y]), self.energy.net(x), *self.tables, mask)
+        of_f, of_a, of_y = score(torch.stack([f, a, y]), unary, *self.tables, mask)
         return ((cost(f, y, mask) + of_f - of_y).relu() + (of_a - of_y).relu()).mean()
 
     def answers(self, x: Tensor, y: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:

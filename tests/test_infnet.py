@@ -210,18 +210,36 @@ def test_supervision_goes_to_both_networks_unless_they_are_stacked() -> None:
     assert chosen == pytest.approx(2 * cross_entropy("separated", "test"), rel=1e-4)
 
 
-def test_many_network_steps_of_a_batch_ask_the_input_part_of_the_energy_once(tmp_path: Path) -> None:
-    class Counting(ToyEnergy):
-        asked = 0
+class InHalves(ToyEnergy):
+    """The same energy, which reads the input apart and counts how often."""
 
-        def given(self, x: Tensor) -> Callable[[Tensor], Tensor]:
-            Counting.asked += 1
-            return super().given(x)
+    asked = 0
 
-    module = infnet("tags", guess_steps=5)
-    module.energy = Counting(SPACES["tags"][1])
-    fit(module, Data("tags"), 1, tmp_path)
-    assert Counting.asked == 2 * 2  # two batches, each once for the networks and once for the energy
+    def given(self, x: Tensor) -> Callable[[Tensor], Tensor]:
+        self.asked += 1
+        local = self.local(x).flatten(1)
+
+        def energy(y: Tensor) -> Tensor:
+            y = y.flatten(-self.rank)
+            return -(local * y).sum(-1) - nn.functional.softplus(self.patterns(y)).sum(-1)
+
+        return energy
+
+
+@pytest.mark.parametrize("watched", [False, True])
+def test_all_steps_of_a_batch_share_what_the_energy_makes_of_the_input(watched: bool, tmp_path: Path) -> None:
+    def trained(energy: ToyEnergy) -> InfNet:
+        energy.load_state_dict(infnet("tags").energy.state_dict())
+        module = infnet("tags", guess_steps=3, watch_network=watched)
+        module.energy = energy
+        fit(module, Data("tags"), 2, tmp_path)
+        return module
+
+    shape = SPACES["tags"][1]
+    halves, whole = trained(InHalves(shape)), trained(ToyEnergy(shape))
+    assert halves.energy.asked == 2 * 2  # two epochs of two batches
+    for key, value in weights(whole).items():
+        assert torch.allclose(value, weights(halves)[key], rtol=1e-5, atol=1e-6), key
 
 
 @pytest.mark.parametrize(("nets", "answers"), [("shared", 2), ("stacked", 2)])
