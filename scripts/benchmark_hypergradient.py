@@ -6,7 +6,8 @@ Parity first: every contender's gradient is held against float64, and one that i
 out. Then each takes its turn in every round: one thread, CPU time. The task-net is an MLP 1836-150-159 on a
 batch of 32, the energy 159-16-1; everybody gets the batch and gives the gradient in the energy's parameters.
 Each time stands beside its ratio to the best peer's (under 1 is faster). Then the cost by the number of
-products, by the width of the input, and what an outer iteration of bilevel training takes with each solver.
+products, by the width of the input, what an outer iteration of bilevel training takes with each solver, and
+which second derivative is cheapest where the task-net is a BiLSTM that tags tweets.
 
 The others are not dependencies of this project. What is not there is named and left out:
 
@@ -21,6 +22,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 
 import torch
 import torch.nn.functional as F
@@ -28,13 +30,14 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from datamodules.batches import Batches
+from datamodules.batches import Batch, Batches
 from energies.base import SumEnergy
 from energies.mlc import LabelMixEnergy, LocalEnergy
 from energies.spaces import LabelSets
 from experiments.cli import hush
 from inference.guesses import Point, Sampled, Together
 from inference.hypergradient import (
+    Bilevel,
     ConjugateGradient,
     Dropped,
     Dual,
@@ -52,12 +55,14 @@ from lightning_modules.implicit import Implicit
 from lightning_modules.metrics.multilabel import MultiLabelScores
 from losses.objectives import Contrastive
 from networks.mlp import LabelMLP
+from scripts.benchmark_sequences import tweets, ways
 from scripts.benchmark_training import trainer
 from scripts.hypergradient_peers import PEERS, Contender, Task
 from scripts.timing import show, side_by_side
 
 BATCH, FEATURES, WIDTH, LABELS, PATTERNS = 32, 1836, 150, 159, 16
 NUM_BATCHES = 60  # of an epoch in which outer iterations are timed
+TWEET_BATCHES = 10
 TERMS = (5, 20)
 MORE_TERMS = (0, 1, 5, 10, 20)
 WIDTHS = (459, 918, 1836, 3672, 7344)
@@ -193,6 +198,49 @@ def epoch(solver: Solver) -> None:
     trainer().fit(module, Batches(x, y, batch_size=BATCH, seed=0))
 
 
+def tagging() -> dict[str, Callable[[], list[Tensor]]]:
+    """Gradients of a chain's energy by a BiLSTM's answers for ten batches of tweets, by ways to derive twice.
+
+    Raises:
+        RuntimeError: two of them disagree.
+    """
+    module = ways()["separated"]
+    energy, (net,) = module.energy, module.networks.predictors()
+
+    def problem(batch: Batch) -> Bilevel:
+        space = module.space.over(batch.mask)
+
+        def inner(logits: Tensor) -> Tensor:
+            return (space.supervise(logits, batch.y) + energy(batch.x, space.relax(logits))).mean()
+
+        def outer(logits: Tensor) -> Tensor:
+            guess = space.relax(logits)
+            gap = energy(batch.x, batch.y) - energy(batch.x, guess)
+            return (space.cost(guess, batch.y) + gap).clamp_min(0).mean()
+
+        return Bilevel(net, batch.x, inner, outer, list(energy.parameters()))
+
+    problems = [problem(batch) for batch in islice(tweets(), TWEET_BATCHES)]
+    divisor = 1.5 * max(float(largest_curvature(p, Exact(), iterations=10)) for p in problems)
+
+    def by(products: Products, *, fused: bool) -> list[Tensor]:
+        with torch.backends.mkldnn.flags(enabled=fused):
+            parts = [hypergradient(p, Neumann(5), products, divisor=divisor).implicit for p in problems]
+        return [part.flatten() for several in parts for part in several]
+
+    right = torch.cat(by(Exact(), fused=False))
+    found: dict[str, Callable[[], list[Tensor]]] = {
+        "finite differences": partial(by, FiniteDifference(), fused=True),
+        "finite differences, LSTM step by step": partial(by, FiniteDifference(), fused=False),
+        "double backward": partial(by, Exact(), fused=True),
+        "double backward, LSTM step by step": partial(by, Exact(), fused=False),
+    }
+    for name, call in found.items():
+        if (torch.cat(call()) - right).norm() > 2e-2 * right.norm():
+            raise RuntimeError(f"{name}: another gradient than by double backward.")
+    return found
+
+
 def main() -> None:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -212,6 +260,8 @@ def main() -> None:
     iterations = side_by_side({name: partial(epoch, solver) for name, solver in SOLVERS.items()}, repeats=1)
     each = {name: us / NUM_BATCHES for name, us in iterations.items()}
     show("an outer iteration, 5 steps of the task-net", {"bibtex": each}, "no implicit term")
+    taken = {name: us / TWEET_BATCHES for name, us in side_by_side(tagging(), repeats=1).items()}
+    show("hypergradient of a BiLSTM that tags ten tweets, K=5", {"POS": taken}, "finite differences")
 
 
 if __name__ == "__main__":
