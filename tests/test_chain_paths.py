@@ -164,6 +164,45 @@ def test_no_score_is_too_large_for_float32(path: chain.Path, scale: float, kind:
 
 
 @pytest.mark.parametrize("path", FAST)
+@pytest.mark.parametrize("scale", [20.0, 60.0, 3e2, 1e4, 1e6])
+@pytest.mark.parametrize("spread", [0.0, 1.0, 18.0])
+def test_beside_moderate_pairs_no_score_of_a_position_needs_a_second_try(
+    path: chain.Path, scale: float, spread: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ladder, "wider", lambda *_: pytest.fail("float32 was not enough"))
+    unary, pairwise, start, end = (x.detach() for x in leaves(24, 9, 6, seed=int(scale)))
+    unary[::3] = -scale * torch.randint(2, (8, 9, 6)) + unary[::3]  # many ties, and nothing in between
+    unary[1::3] = -(scale * torch.rand(8, 9, 6)).round()
+    unary[2::3] *= scale
+    table = spread * (pairwise - pairwise.min()) / (pairwise.max() - pairwise.min())
+    rounded = (x.float().double().requires_grad_() for x in (unary + 7 * scale, table, 3 * start, 3 * end))
+    scores, mask = tuple(rounded), ragged(24, 9)
+    tags, bend = torch.randint(0, 6, (24, 9)), [torch.randn(x.shape).double() for x in scores]
+
+    def answers(dtype: torch.dtype, path: chain.Path) -> tuple[Tensor, ...]:
+        p = build(scores, mask, dtype)
+        loss = chain.nll(p, tags, path=path).double()
+        first = torch.autograd.grad(loss.sum(), scores, create_graph=True)
+        slope = sum((g * d).sum() for g, d in zip(first, bend, strict=True))
+        return (loss, chain.marginals(p, path=path).double(), *first, *torch.autograd.grad(slope, scores))
+
+    found, right = answers(torch.float32, path), answers(torch.float64, "reference")
+    for mine, wanted in zip(found, right, strict=True):
+        torch.testing.assert_close(mine, wanted, rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(found[1], right[1], rtol=3e-5, atol=1e-12)
+
+
+@pytest.mark.parametrize("path", FAST)
+def test_a_table_that_could_turn_the_tide_is_not_trusted_to_float32(path: chain.Path) -> None:
+    unary = torch.tensor([[0.0, -61.0], [0.0, -61.0]]).double().unsqueeze(0).requires_grad_()
+    for gap in (18.0, 25.0, 40.0, 130.0):
+        pairwise = torch.tensor([[-gap, -gap], [-gap, 0.0]]).double().requires_grad_()
+        p = ChainPotentials(unary.float(), pairwise.float())
+        right = chain.marginals(ChainPotentials(unary, pairwise), path="reference")
+        torch.testing.assert_close(chain.marginals(p, path=path).double(), right, rtol=0, atol=3e-6)
+
+
+@pytest.mark.parametrize("path", FAST)
 def test_flagged_sequences_alone_are_done_again_and_have_two_derivatives(path: chain.Path) -> None:
     unary, pairwise, *rest = (x.detach() for x in leaves(3, 4, 3))
     pairwise[0, 1], unary[1:] = -math.inf, 0  # the greatest two cannot follow each other

@@ -84,7 +84,8 @@ def score_tags(
             tag = tags[tokens[n]]
             if tag < 0 or tag >= size:
                 return False
-            total += unary[tokens[n], tag] + (ends[0, tag] if before < 0 else pairwise[before, tag])
+            total += unary[tokens[n], tag]
+            total += ends[0, tag] if before < 0 else pairwise[before, tag]
             before = tag
         if before >= 0:
             total += ends[1, before]
@@ -135,13 +136,16 @@ def forward(
 ) -> None:
     """The forward sweep: log Z (B,), safe (B,), and probabilities of tags up to a factor a position.
 
+    `limits` are `inference.kernels.problem.Limits` and what `outweighed` says of the table.
+
     alpha (N, P) are given all scores so far, ahead (N, P) those before the position. The factor is the sum of
     alpha: it divides one position later, so that no product waits for a sum.
     """
     (tokens, offsets), (table, _, facts), (log_z, safe, alpha, ahead) = chain, tables, state
     size, width = unary.shape[1], alpha.shape[1]
     rows = (size + 3) // 4 * 4
-    x, deepest, one = np.empty(width, unary.dtype), np.empty(width, unary.dtype), unary.dtype.type(1)
+    x, deepest = np.empty(width, unary.dtype), np.empty(width, unary.dtype)
+    zero, one = unary.dtype.type(0), unary.dtype.type(1)
     for j in range(width):
         x[j] = -np.inf
     for b in range(span[0], span[1]):
@@ -150,7 +154,10 @@ def forward(
             deepest[j] = 0
         shift, weight, product, scale = 0.0, 0.0, 1.0, one
         for n in range(lo, hi):
-            load(unary[tokens[n]], ends, n == lo, n == hi - 1, x)
+            begins, finishes = n == lo, n == hi - 1
+            base = largest(unary[tokens[n]]) if begins or finishes else zero  # so sums round small numbers
+            load(unary[tokens[n]], ends, begins, finishes, base, x)
+            shift += base
             shift += weights(x, alpha[n], deepest, limits[0])
             if n > lo:
                 shift += facts[0]
@@ -167,7 +174,8 @@ def forward(
         for s in range(size):
             gap = min(gap, deepest[s])
         safe[b] = -np.inf < log_z[b] < np.inf
-        if not (min(gap, facts[1]) >= -limits[0] and -facts[1] - gap < limits[1]) and hi > lo:
+        whole = min(gap, facts[1]) >= -limits[0] and -facts[1] - gap < limits[1]
+        if hi > lo and not whole and not (hi - lo) * size <= limits[3]:
             safe[b] = safe[b] and inspect(unary, ends, tokens[lo:hi], alpha[lo:hi], weight, facts, limits)
 
 
@@ -180,7 +188,8 @@ def inspect(
     size, last = unary.shape[1], len(tokens) - 1
     x, dropped, kept, least = np.empty(size, unary.dtype), facts[3], 0.0, 1.0
     for n in range(len(tokens)):
-        load(unary[tokens[n]], ends, n == 0, n == last, x)
+        base = largest(unary[tokens[n]])
+        load(unary[tokens[n]], ends, n == 0, n == last, base, x)
         top = largest(x)
         for s in range(size):
             gap = x[s] - top
@@ -196,10 +205,10 @@ def inspect(
 
 @loop
 @no_type_check
-def load(scores: Array, ends: Array, is_first: bool, is_last: bool, x: Array) -> None:
-    """The scores of one position, those of the ends included, into the padded x."""
+def load(scores: Array, ends: Array, is_first: bool, is_last: bool, base: float, x: Array) -> None:
+    """The scores of one position less `base`, those of the ends included, into the padded x."""
     for s in range(len(scores)):
-        x[s] = scores[s]
+        x[s] = scores[s] - base
     if is_first:
         for s in range(len(scores)):
             x[s] += ends[0, s]

@@ -37,7 +37,7 @@ def push(
         lo, hi = offsets[b], offsets[b + 1]
         total = 0.0
         for n in range(lo, hi):
-            load(direction[tokens[n]], ends, n == lo, n == hi - 1, x)
+            load(direction[tokens[n]], ends, n == lo, n == hi - 1, zero, x)
             p, q, dp, dq = alpha[n], ahead[n], d_alpha[n], d_ahead[n]
             if n == lo:
                 for j in range(width):

@@ -19,7 +19,7 @@ from torch import Tensor
 from energies.potentials import ChainPotentials, check_tags
 from inference.kernels import chain_best, chain_slopes
 from inference.kernels import chain_loops as loops
-from inference.kernels.problem import LIMITS, Problem, Slopes, state_type
+from inference.kernels.problem import LIMITS, Problem, Slopes, outweighed, state_type
 from inference.kernels.vector_product import LANES
 
 Array = np.ndarray[Any, Any]
@@ -40,8 +40,9 @@ class Compiled:
         self.kind = KINDS[dtype]
         self.chain = packed(problem.mask, self.shape)
         scores, pairwise, ends = arrays(problem, self.kind)
-        limits = np.array(LIMITS[dtype])
-        self.tables = loops.tabulate(pairwise, padded(self.shape[2]), limits[0])
+        cut = LIMITS[dtype].cut
+        self.tables = loops.tabulate(pairwise, padded(self.shape[2]), cut)
+        limits = np.array([*LIMITS[dtype], outweighed(-self.tables[2][1], cut)])
         log_z, safe = np.empty(self.shape[0]), np.empty(self.shape[0], np.bool_)
         self.state = (log_z, safe, self._positions(), self._positions())
         self.spans = spans(self.chain[1], self.shape[2])

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from energies.potentials import check_tags
-from inference.kernels.problem import LIMITS, Problem, Slopes, state_type
+from inference.kernels.problem import LIMITS, Problem, Slopes, outweighed, state_type
 from inference.kernels.verdict import fits
 
 
@@ -65,13 +65,11 @@ class Fused:
     def __init__(self, problem: Problem) -> None:
         self.shape, self.dtype = problem.unary.shape, state_type(problem.unary)
         self.layout = Layout.of(problem.mask, self.shape, problem.unary.device)
-        scores = self._by_position(problem.unary, problem.start, problem.end)
         pairwise = problem.pairwise.detach().to(self.dtype)
-        self.tags = self._gold_tags(problem)
-        gold = None if self.tags is None else self._score(self.tags, scores, pairwise)
-        top = scores.amax(1, keepdim=True)
-        gaps, table_top = scores.sub_(top), pairwise.amax()
+        table_top = pairwise.amax()
+        gaps, top = self._gaps(problem)
         table_gaps = pairwise - table_top
+        self.tags = self._gold_tags(problem)
         wide, table_wide = -gaps.amin() if len(gaps) else gaps.sum(), -table_gaps.amin()
         limits = LIMITS[self.dtype]
         is_whole = bool(
@@ -84,11 +82,11 @@ class Fused:
         totals = self._sweep(emission)
         weight = self._per_sequence(totals.log_())
         steps = torch.bincount(self.layout.owner, minlength=self.shape[0])
-        shift = self._per_sequence(top.squeeze(1)) + (steps - 1).clamp_min(0) * table_top
-        log_z = shift + weight
-        self.rows = log_z if gold is None else log_z - gold
-        self.safe = log_z.isfinite()
-        if not is_whole:
+        log_z = self._per_sequence(top) + (steps - 1).clamp_min(0) * table_top.double() + weight
+        # in the difference to gold tags what is best at each position falls out
+        rows = log_z if self.tags is None else weight - self._score(self.tags, gaps, table_gaps)
+        self.rows, self.safe = rows.to(self.dtype), log_z.isfinite()
+        if not is_whole and not self.shape[1] * self.shape[2] <= outweighed(float(table_wide), limits.cut):
             both = self.alpha, self.messages.index_select(0, self.layout.back)
             self.safe = self.safe & fits(gaps, table_gaps, both, weight, self.layout.owner, steps)
         self.is_safe = bool(self.safe.all())
@@ -215,15 +213,32 @@ class Fused:
         """Sums (B,) of numbers at positions (N,)."""
         return values.new_zeros(self.shape[0]).index_add_(0, self.layout.owner, values)
 
+    def _gaps(self, problem: Problem) -> tuple[Tensor, Tensor]:
+        """Scores less the greatest of their position (N, S), and that (N,) in float64.
+
+        It is taken off before scores of the ends are added, and once more after: large scores keep their
+        differences.
+        """
+        scores = self._by_position(problem.unary, None, None)
+        top = scores.amax(1, keepdim=True)
+        gaps, top = scores.sub_(top), top.double()
+        if problem.start is not None or problem.end is not None:
+            self._add_ends(gaps, problem.start, problem.end)
+            higher = gaps.amax(1, keepdim=True)
+            gaps, top = gaps.sub_(higher), top + higher
+        return gaps, top.squeeze(1)
+
     def _by_position(self, unary: Tensor, start: Tensor | None, end: Tensor | None) -> Tensor:
         """Scores of the real positions (N, S), those of the ends included, free to be changed."""
-        layout = self.layout
-        scores = unary.detach().to(self.dtype).reshape(-1, self.shape[2]).index_select(0, layout.tokens)
-        if start is not None:
-            scores.index_add_(0, layout.first, start.detach().to(self.dtype).expand(len(layout.first), -1))
-        if end is not None:
-            scores.index_add_(0, layout.last, end.detach().to(self.dtype).expand(len(layout.last), -1))
+        scores = unary.detach().to(self.dtype).reshape(-1, self.shape[2]).index_select(0, self.layout.tokens)
+        self._add_ends(scores, start, end)
         return scores
+
+    def _add_ends(self, scores: Tensor, start: Tensor | None, end: Tensor | None) -> None:
+        """Add scores of the ends (S,) to those of positions (N, S)."""
+        for at, end_scores in ((self.layout.first, start), (self.layout.last, end)):
+            if end_scores is not None:
+                scores.index_add_(0, at, end_scores.detach().to(self.dtype).expand(len(at), -1))
 
     def _slopes(self, belief: Tensor, pairwise: Tensor | None) -> Slopes:
         """Numbers at real positions (N, S), put where they belong, with their sums at the ends."""

@@ -3,6 +3,7 @@
 Shapes: B examples, T positions, S tags.
 """
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple, Protocol, Self
 
@@ -15,14 +16,19 @@ class Limits(NamedTuple):
 
     Write gap for how far a score lies under the greatest at its position, or of the table. Probabilities
     are sums of positive products; nothing cancels, so a result is as exact as its type unless a
-    product that is not zero leaves the type's range. Two arguments exclude that:
+    product that is not zero leaves the type's range. Three arguments exclude that:
 
     - no score is -inf and the widest gap of a position plus that of the table is under `whole`: then every
       tag keeps at least exp(-whole) of what its position has, whatever came before;
     - or, with gaps beyond `cut` taken for -inf: the smallest probability met, with the widest kept gaps,
       spans less than `room`, so that no kept product was lost; and the n positions weigh exp(weight) when
       each greatest score counts 1, where all the at most S^n answers that use a gap beyond `cut` weigh at
-      most S^n exp(-that gap): weight > -gap + n log S + MARGIN leaves them nothing.
+      most S^n exp(-that gap): weight > -gap + n log S + MARGIN leaves them nothing;
+    - or, with gaps of positions beyond `cut` taken for -inf: the widest gap of the table, R, is so small that
+      2 R + log(n S) + MARGIN <= `cut`. An answer through such a tag weighs at most exp(2 R - cut) of the one
+      with the best tag of the position there instead, whose two pairs cost no more than R each; so all n S
+      such tags take less than exp(-MARGIN) from log Z, from any marginal but their own, and from any share
+      of it. A product under the range of the type weighs less than they do. The tags' own marginals are 0.
     """
 
     cut: float
@@ -32,6 +38,11 @@ class Limits(NamedTuple):
 
 LIMITS = {torch.float32: Limits(60.0, 70.0, 85.0), torch.float64: Limits(500.0, 640.0, 700.0)}
 MARGIN = 16.0
+
+
+def outweighed(table_gap: float, cut: float) -> float:
+    """The most tags, n S, for which the third argument holds with a table whose widest gap is `table_gap`."""
+    return math.exp(cut - MARGIN - 2 * table_gap)
 
 
 def state_type(unary: Tensor) -> torch.dtype:
