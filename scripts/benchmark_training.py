@@ -4,9 +4,9 @@
 
 Parity first: the scheme and the bare loop end with the same weights, the two forms of a set with the same
 gradients. CPU time, one thread, batch of 32. Last, what chains cost over their unary network: words as long
-as the handwritten ones, a random picture for each letter; the online search of alpha over the share of the training
-words that it looks at on the real ones. What joint training of taggers costs, scripts.benchmark_sequences
-says.
+as the handwritten ones, a random picture for each letter; the online search of alpha over the share of the
+training words that it looks at on the real ones. What joint training of taggers costs,
+scripts.benchmark_sequences says.
 """
 
 import warnings

@@ -337,3 +337,51 @@ def test_the_same_scores_give_the_same_bits_wherever_they_lie_in_memory(path: ch
         seen.add((float(loss.detach()), gradient.numpy().tobytes()))
         del kept
     assert len(seen) == 1
+
+
+ENDS = {"forbidden": -math.inf, "far below": -2e6, "far above": 2e6}
+
+
+@pytest.mark.parametrize("path", FAST)
+@pytest.mark.parametrize("kind", ENDS)
+@pytest.mark.parametrize("length", [1, 3])
+def test_scores_of_the_ends_do_not_round_those_of_positions(path: chain.Path, kind: str, length: int) -> None:
+    unary = torch.tensor([1e6, 0.0, 0.3]).repeat(1, length, 1)
+    start, end = torch.tensor([ENDS[kind], 0.1, 0.0]), torch.tensor([ENDS[kind], 0.0, 0.2])
+    p = ChainPotentials(unary, torch.zeros(3, 3), None, start, end)
+    wide = ChainPotentials(unary.double(), torch.zeros(3, 3).double(), None, start.double(), end.double())
+    right = chain.marginals(wide, path="reference")
+    torch.testing.assert_close(chain.marginals(p, path=path).double(), right, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("path", FAST)
+def test_log_z_beyond_float32_is_an_error_not_infinity(path: chain.Path) -> None:
+    unary = torch.tensor([[[3e38, 0.0], [3e38, 0.0]]])
+    with pytest.raises(ValueError, match="too large"):
+        chain.log_partition(ChainPotentials(unary, torch.zeros(2, 2)), path=path)
+
+
+@pytest.mark.parametrize("path", FAST)
+@pytest.mark.parametrize("gap", [199.0, 241.1])
+def test_float64_keeps_small_marginals_beside_a_steep_table(path: chain.Path, gap: float) -> None:
+    unary = torch.tensor([[[0, -1e6], [0, -499.5], [-1e6, 0]]]).double()
+    p = ChainPotentials(unary, torch.tensor([[-gap, -gap], [-gap, 0]]).double())
+    right = chain.marginals(p, path="reference")
+    torch.testing.assert_close(chain.marginals(p, path=path), right, rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize("path", FAST)
+@pytest.mark.parametrize(("far", "against", "dtype"), [(20, 12, torch.float32), (60, 40, torch.float64)])
+def test_a_steep_direction_at_one_tag_leaves_the_others_alone(
+    path: chain.Path, far: float, against: float, dtype: torch.dtype
+) -> None:
+    """The gradient of -log p(gold), where the first position believes in gold and the second does not."""
+
+    def slopes(dtype: torch.dtype, path: chain.Path) -> tuple[Tensor, ...]:
+        unary = torch.tensor([[[0.0, 0.0], [0.0, -far]]]).to(dtype).requires_grad_()
+        pairwise = torch.tensor([[0.0, 0.0], [-against, 0.0]]).to(dtype).requires_grad_()
+        gold = chain.marginals(ChainPotentials(unary, pairwise), path=path)[0, 0, 1]
+        return torch.autograd.grad(-gold.log(), (unary, pairwise))
+
+    for mine, right in zip(slopes(dtype, path), slopes(torch.float64, "reference"), strict=True):
+        torch.testing.assert_close(mine.double(), right, rtol=1e-5, atol=1e-6)

@@ -15,7 +15,7 @@ from typing import Any, no_type_check
 import numpy as np
 from numba import njit
 
-from inference.kernels.problem import MARGIN
+from inference.kernels.problem import LARGE, MARGIN
 from inference.kernels.vector_math import exponential, largest
 from inference.kernels.vector_product import sum_product
 
@@ -144,8 +144,8 @@ def forward(
     (tokens, offsets), (table, _, facts), (log_z, safe, alpha, ahead) = chain, tables, state
     size, width = unary.shape[1], alpha.shape[1]
     rows = (size + 3) // 4 * 4
-    x, deepest = np.empty(width, unary.dtype), np.empty(width, unary.dtype)
-    zero, one = unary.dtype.type(0), unary.dtype.type(1)
+    x, deepest, one = np.empty(width, unary.dtype), np.empty(width, unary.dtype), unary.dtype.type(1)
+    sums = np.empty(size)
     for j in range(width):
         x[j] = -np.inf
     for b in range(span[0], span[1]):
@@ -154,10 +154,9 @@ def forward(
             deepest[j] = 0
         shift, weight, product, scale = 0.0, 0.0, 1.0, one
         for n in range(lo, hi):
-            begins, finishes = n == lo, n == hi - 1
-            base = largest(unary[tokens[n]]) if begins or finishes else zero  # so sums round small numbers
-            load(unary[tokens[n]], ends, begins, finishes, base, x)
-            shift += base
+            load(unary[tokens[n]], ends, n == lo, n == hi - 1, x)
+            if n == lo or n == hi - 1:
+                shift += make_exact(unary[tokens[n]], ends, n == lo, n == hi - 1, x, sums)
             shift += weights(x, alpha[n], deepest, limits[0])
             if n > lo:
                 shift += facts[0]
@@ -186,10 +185,11 @@ def inspect(
 ) -> bool:
     """The verdict on one sequence by the second argument of `inference.kernels.problem.Limits`."""
     size, last = unary.shape[1], len(tokens) - 1
-    x, dropped, kept, least = np.empty(size, unary.dtype), facts[3], 0.0, 1.0
+    x, sums, dropped, kept, least = np.empty(size, unary.dtype), np.empty(size), facts[3], 0.0, 1.0
     for n in range(len(tokens)):
-        base = largest(unary[tokens[n]])
-        load(unary[tokens[n]], ends, n == 0, n == last, base, x)
+        load(unary[tokens[n]], ends, n == 0, n == last, x)
+        if n == 0 or n == last:
+            make_exact(unary[tokens[n]], ends, n == 0, n == last, x, sums)
         top = largest(x)
         for s in range(size):
             gap = x[s] - top
@@ -205,16 +205,29 @@ def inspect(
 
 @loop
 @no_type_check
-def load(scores: Array, ends: Array, is_first: bool, is_last: bool, base: float, x: Array) -> None:
-    """The scores of one position less `base`, those of the ends included, into the padded x."""
+def load(scores: Array, ends: Array, is_first: bool, is_last: bool, x: Array) -> None:
+    """The scores of one position, those of the ends included, into the padded x."""
     for s in range(len(scores)):
-        x[s] = scores[s] - base
+        x[s] = scores[s]
     if is_first:
         for s in range(len(scores)):
             x[s] += ends[0, s]
     if is_last:
         for s in range(len(scores)):
             x[s] += ends[1, s]
+
+
+@loop
+@no_type_check
+def make_exact(scores: Array, ends: Array, is_first: bool, is_last: bool, x: Array, sums: Array) -> float:
+    """Add large scores of an end again, in float64, into x less the greatest sum, which is given back."""
+    if abs(largest(scores)) <= LARGE and abs(largest(x)) <= LARGE:
+        return 0.0
+    load(scores, ends, is_first, is_last, sums)
+    top = largest(sums)
+    for s in range(len(scores)):
+        x[s] = sums[s] - top
+    return top
 
 
 @loop

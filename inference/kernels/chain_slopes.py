@@ -25,6 +25,9 @@ def push(
 ) -> None:
     """How `forward` changes along a direction: slopes of log Z (B,), of alpha and of ahead (N, P).
 
+    What scales alpha is held fixed: a tag that no answer leads to along which something changes stays at 0
+    exactly, however steep the direction is elsewhere.
+
     `bends` are the table and its transpose times the direction of the pairwise scores; empty where that is 0.
     """
     (tokens, offsets), table, (_, _, alpha, ahead) = chain, tables[0], state
@@ -35,9 +38,8 @@ def push(
     zero = alpha.dtype.type(0)
     for b in range(span[0], span[1]):
         lo, hi = offsets[b], offsets[b + 1]
-        total = 0.0
         for n in range(lo, hi):
-            load(direction[tokens[n]], ends, n == lo, n == hi - 1, zero, x)
+            load(direction[tokens[n]], ends, n == lo, n == hi - 1, x)
             p, q, dp, dq = alpha[n], ahead[n], d_alpha[n], d_ahead[n]
             if n == lo:
                 for j in range(width):
@@ -48,17 +50,15 @@ def push(
                     sum_product(bent, 0, alpha, (n - 1) * width, bends[0], rows, width)
                     for j in range(width):
                         dq[j] += bent[j]
-            mean, whole = zero, zero
             for j in range(width):
-                dp[j] = (dq[j] / q[j] if q[j] > 0 else zero) + x[j]
+                dp[j] = p[j] * ((dq[j] / q[j] if q[j] > 0 else zero) + x[j])
+        slope[b] = 0
+        if hi > lo:
+            total, whole = zero, zero
             for j in range(width):
-                mean += p[j] * dp[j]
-                whole += p[j]
-            mean /= whole
-            for j in range(width):
-                dp[j] = p[j] * (dp[j] - mean)
-            total += mean
-        slope[b] = total
+                total += d_alpha[hi - 1, j]
+                whole += alpha[hi - 1, j]
+            slope[b] = total / whole
 
 
 @loop
@@ -75,7 +75,7 @@ def pull(
 ) -> None:
     """How `backward` changes along the direction of `push`: weighted slopes of marginals and of carries."""
     (tokens, offsets), transposed, (_, _, alpha, ahead) = chain, tables[1], state
-    _, d_alpha, d_ahead = slopes
+    slope, d_alpha, d_ahead = slopes
     belief, carry, d_carry, ends = out
     size, width = belief.shape[1], alpha.shape[1]
     rows = (size + 3) // 4 * 4
@@ -84,7 +84,7 @@ def pull(
     zero, one = alpha.dtype.type(0), alpha.dtype.type(1)
     for b in range(span[0], span[1]):
         lo, hi = offsets[b], offsets[b + 1]
-        g = rows_weight[b]
+        g, mean = rows_weight[b], alpha.dtype.type(slope[b])
         for n in range(hi - 1, lo - 1, -1):
             p, dp = alpha[n], d_alpha[n]
             if n == hi - 1:
@@ -92,7 +92,8 @@ def pull(
                 for j in range(width):
                     total += p[j]
                 for j in range(width):
-                    m[j], dm[j], carry[n, j], d_carry[n, j] = p[j] / total, dp[j] / total, 0, 0
+                    m[j], dm[j] = p[j] / total, (dp[j] - p[j] * mean) / total
+                    carry[n, j], d_carry[n, j] = 0, 0
             else:
                 sum_product(q, 0, sent, 0, transposed, rows, width)
                 sum_product(dq, 0, d_sent, 0, transposed, rows, width)

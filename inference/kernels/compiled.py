@@ -9,6 +9,7 @@ Shapes: B examples, T positions, N real positions of the batch, S tags, P tags p
 import itertools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from functools import cache
 from typing import Any
 
@@ -28,6 +29,7 @@ NO_MASK = np.empty((0, 0), np.bool_)
 NO_TAGS = np.empty(0, np.int64)
 Kind = type[np.float32] | type[np.float64]
 KINDS: dict[torch.dtype, Kind] = {torch.float32: np.float32, torch.float64: np.float64}
+LARGEST = {kind: float(np.finfo(kind).max) for kind in KINDS.values()}
 NO_TABLE = {kind: np.empty(0, kind) for kind in KINDS.values()}
 SHARED = 4_000_000  # multiplications below which threads cost more than they save
 
@@ -40,9 +42,8 @@ class Compiled:
         self.kind = KINDS[dtype]
         self.chain = packed(problem.mask, self.shape)
         scores, pairwise, ends = arrays(problem, self.kind)
-        cut = LIMITS[dtype].cut
-        self.tables = loops.tabulate(pairwise, padded(self.shape[2]), cut)
-        limits = np.array([*LIMITS[dtype], outweighed(-self.tables[2][1], cut)])
+        self.tables = loops.tabulate(pairwise, padded(self.shape[2]), LIMITS[dtype].cut)
+        limits = np.array([*LIMITS[dtype], outweighed(-self.tables[2][1], LIMITS[dtype])])
         log_z, safe = np.empty(self.shape[0]), np.empty(self.shape[0], np.bool_)
         self.state = (log_z, safe, self._positions(), self._positions())
         self.spans = spans(self.chain[1], self.shape[2])
@@ -51,13 +52,15 @@ class Compiled:
             loops.forward(scores, ends, self.chain, self.tables, limits, self.state, span)
 
         share(self.spans, work)
+        safe &= np.abs(log_z) <= LARGEST[self.kind]
         self.tags = NO_TAGS
         if problem.tags is not None:
             self.tags = np.ascontiguousarray(problem.tags.numpy()).reshape(-1)
             if not loops.score_tags(scores, pairwise, ends, self.chain, self.tags, log_z):
                 check_tags(problem.tags, problem.mask, self.shape[2])
-        self.rows = torch.from_numpy(log_z.astype(self.kind))
         self.safe, self.is_safe = torch.from_numpy(safe), bool(safe.all())
+        with nullcontext() if self.is_safe else np.errstate(over="ignore"):
+            self.rows = torch.from_numpy(log_z.astype(self.kind))
 
     def gradient(self, weight: Tensor, *, pairs: bool = True) -> Slopes:
         """The gradient of sum_b weight_b rows_b."""

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from energies.potentials import check_tags
-from inference.kernels.problem import LIMITS, Problem, Slopes, outweighed, state_type
+from inference.kernels.problem import LARGE, LIMITS, Problem, Slopes, outweighed, state_type
 from inference.kernels.verdict import fits
 
 
@@ -85,8 +85,8 @@ class Fused:
         log_z = self._per_sequence(top) + (steps - 1).clamp_min(0) * table_top.double() + weight
         # in the difference to gold tags what is best at each position falls out
         rows = log_z if self.tags is None else weight - self._score(self.tags, gaps, table_gaps)
-        self.rows, self.safe = rows.to(self.dtype), log_z.isfinite()
-        if not is_whole and not self.shape[1] * self.shape[2] <= outweighed(float(table_wide), limits.cut):
+        self.rows, self.safe = rows.to(self.dtype), log_z.to(self.dtype).isfinite()
+        if not is_whole and not self.shape[1] * self.shape[2] <= outweighed(float(table_wide), limits):
             both = self.alpha, self.messages.index_select(0, self.layout.back)
             self.safe = self.safe & fits(gaps, table_gaps, both, weight, self.layout.owner, steps)
         self.is_safe = bool(self.safe.all())
@@ -132,7 +132,8 @@ class Fused:
         """
         owner = self.layout.owner
         given = direction.unary if direction.unary is not None else self.messages.new_zeros(self.shape)
-        own = self._by_position(given, direction.start, direction.end)
+        own = self._by_position(given)
+        self._add_ends(own, direction.start, direction.end)
         bent = self.table * direction.pairwise.to(self.dtype) if direction.pairwise is not None else None
         forth, back = self._push(own, bent)
         at_end = self.layout.last
@@ -214,31 +215,41 @@ class Fused:
         return values.new_zeros(self.shape[0]).index_add_(0, self.layout.owner, values)
 
     def _gaps(self, problem: Problem) -> tuple[Tensor, Tensor]:
-        """Scores less the greatest of their position (N, S), and that (N,) in float64.
-
-        It is taken off before scores of the ends are added, and once more after: large scores keep their
-        differences.
-        """
-        scores = self._by_position(problem.unary, None, None)
+        """Scores less the greatest of their position (N, S), and that (N,) in float64."""
+        scores, ends = self._by_position(problem.unary), (problem.start, problem.end)
+        at = torch.cat([self.layout.first, self.layout.last])
+        before = scores.index_select(0, at).amax(1)
+        self._add_ends(scores, *ends)
         top = scores.amax(1, keepdim=True)
-        gaps, top = scores.sub_(top), top.double()
-        if problem.start is not None or problem.end is not None:
-            self._add_ends(gaps, problem.start, problem.end)
-            higher = gaps.amax(1, keepdim=True)
-            gaps, top = gaps.sub_(higher), top + higher
-        return gaps, top.squeeze(1)
+        gaps, top = scores.sub_(top), top.double().squeeze(1)
+        if len(at) and ends != (None, None) and bool((before.abs().maximum(top[at].abs()) > LARGE).any()):
+            sums = self._exact_at_ends(problem)
+            top[at] = sums.amax(1)
+            gaps[at] = (sums - top[at].unsqueeze(1)).to(self.dtype)
+        return gaps, top
 
-    def _by_position(self, unary: Tensor, start: Tensor | None, end: Tensor | None) -> Tensor:
-        """Scores of the real positions (N, S), those of the ends included, free to be changed."""
-        scores = unary.detach().to(self.dtype).reshape(-1, self.shape[2]).index_select(0, self.layout.tokens)
-        self._add_ends(scores, start, end)
-        return scores
+    def _by_position(self, unary: Tensor) -> Tensor:
+        """Scores of the real positions (N, S), free to be changed."""
+        flat = unary.detach().to(self.dtype).reshape(-1, self.shape[2])
+        return flat.index_select(0, self.layout.tokens)
 
     def _add_ends(self, scores: Tensor, start: Tensor | None, end: Tensor | None) -> None:
         """Add scores of the ends (S,) to those of positions (N, S)."""
-        for at, end_scores in ((self.layout.first, start), (self.layout.last, end)):
-            if end_scores is not None:
-                scores.index_add_(0, at, end_scores.detach().to(self.dtype).expand(len(at), -1))
+        for at, given in ((self.layout.first, start), (self.layout.last, end)):
+            if given is not None:
+                scores.index_add_(0, at, given.detach().to(self.dtype).expand(len(at), -1))
+
+    def _exact_at_ends(self, problem: Problem) -> Tensor:
+        """What first positions have in all, then last ones, in float64 (2 B', S)."""
+        first, last = self.layout.first, self.layout.last
+        tokens = self.layout.tokens.index_select(0, torch.cat([first, last]))
+        sums = problem.unary.detach().reshape(-1, self.shape[2]).index_select(0, tokens).double()
+        alone = first == last
+        always = torch.ones_like(alone)
+        for given, here in ((problem.start, [always, alone]), (problem.end, [alone, always])):
+            if given is not None:
+                sums += torch.where(torch.cat(here).unsqueeze(1), given.detach().double(), 0.0)
+        return sums
 
     def _slopes(self, belief: Tensor, pairwise: Tensor | None) -> Slopes:
         """Numbers at real positions (N, S), put where they belong, with their sums at the ends."""

@@ -16,7 +16,8 @@ class Limits(NamedTuple):
 
     Write gap for how far a score lies under the greatest at its position, or of the table. Probabilities
     are sums of positive products; nothing cancels, so a result is as exact as its type unless a
-    product that is not zero leaves the type's range. Three arguments exclude that:
+    product that is not zero leaves the type's range. Three arguments exclude that; the
+    Triton sweep, which judges by its own sums too, uses the first two:
 
     - no score is -inf and the widest gap of a position plus that of the table is under `whole`: then every
       tag keeps at least exp(-whole) of what its position has, whatever came before;
@@ -24,11 +25,13 @@ class Limits(NamedTuple):
       spans less than `room`, so that no kept product was lost; and the n positions weigh exp(weight) when
       each greatest score counts 1, where all the at most S^n answers that use a gap beyond `cut` weigh at
       most S^n exp(-that gap): weight > -gap + n log S + MARGIN leaves them nothing;
-    - or, with gaps of positions beyond `cut` taken for -inf: the widest gap of the table, R, is so small that
-      2 R + log(n S) + MARGIN <= `cut`. An answer through such a tag weighs at most exp(2 R - cut) of the one
-      with the best tag of the position there instead, whose two pairs cost no more than R each; so all n S
-      such tags take less than exp(-MARGIN) from log Z, from any marginal but their own, and from any share
-      of it. A product under the range of the type weighs less than they do. The tags' own marginals are 0.
+    - or, with gaps of positions beyond `cut` taken for -inf: the table is finite and its widest gap, R, so
+      small that 2 R + log(n S) + MARGIN <= `cut`. An answer through such a tag weighs at most exp(2 R - cut)
+      of the one with the best tag of the position there instead, whose at most two pairs cost no more than R
+      each; so all n S such tags together take less than exp(-MARGIN) from log Z and from the marginal of any
+      other tag, also when a tag elsewhere is given, as in second derivatives. Their own marginals, under
+      exp(-MARGIN) / (n S), become 0: so these, pairs that only they have, and a loss near 0, are right
+      absolutely. With R + cut < `room` no probability that is kept leaves the range of the type.
     """
 
     cut: float
@@ -38,11 +41,14 @@ class Limits(NamedTuple):
 
 LIMITS = {torch.float32: Limits(60.0, 70.0, 85.0), torch.float64: Limits(500.0, 640.0, 700.0)}
 MARGIN = 16.0
+LARGE = 64.0  # scores of positions beyond this are added to those of the ends in float64
 
 
-def outweighed(table_gap: float, cut: float) -> float:
+def outweighed(table_gap: float, limits: Limits) -> float:
     """The most tags, n S, for which the third argument holds with a table whose widest gap is `table_gap`."""
-    return math.exp(cut - MARGIN - 2 * table_gap)
+    if not table_gap + limits.cut < limits.room:
+        return 0.0
+    return math.exp(limits.cut - MARGIN - 2 * table_gap)
 
 
 def state_type(unary: Tensor) -> torch.dtype:
