@@ -9,6 +9,7 @@ from torch import Tensor
 
 from energies.potentials import ChainPotentials
 from inference.chain_reference import Chain, forward_messages
+from inference.free_memory import free_bytes
 
 BOTTOM = float("-inf")
 
@@ -154,22 +155,9 @@ def check_room(numbers: int, like: Tensor, what: str, advice: str) -> None:
     Raises:
         ValueError: with the need, what there is, and what to do.
     """
-    need, free = numbers * max(like.element_size(), 4), _free_bytes(like.device)
+    need, free = numbers * max(like.element_size(), 4), free_bytes(like.device)
     if free is not None and need > free:
         raise ValueError(
             f"{what} would need about {need / 2**30:.1f} GiB for unaries of shape {tuple(like.shape)}, and "
             f"{free / 2**30:.1f} GiB are free: take {advice}."
         )
-
-
-def _free_bytes(device: torch.device) -> int | None:
-    """Free memory of the device, or None where that cannot be asked."""
-    if device.type == "cuda":
-        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # by torch, to reuse
-        return torch.cuda.mem_get_info(device)[0] + kept
-    try:
-        with open("/proc/meminfo", encoding="ascii") as lines:
-            available = next(line for line in lines if line.startswith("MemAvailable"))
-    except (OSError, StopIteration):
-        return None
-    return int(available.split()[1]) * 1024
