@@ -84,20 +84,28 @@ def _curves(axes: "Axes", figure: Figure, summary: Summary) -> bool:
         found = [r for r in _records(summary, row, figure.column) if r.get("curves", {}).get(figure.curve)]
         for record in found if figure.seeds == "all" else found[:1]:
             values = [value / figure.values.get(row, 1.0) for value in record["curves"][figure.curve]]
-            epochs = number(record, "epochs") or 1
-            place = [(i + 0.5) * epochs / len(values) for i in range(len(values))]
+            length = _length(record, figure)
+            place = [(i + 0.5) * length / len(values) for i in range(len(values))]
             label = summary.table.rows[row].label if record is found[0] else None
             axes.plot(place, _smooth(values, figure.smooth), color=f"C{index}", label=label)
             drawn = True
         phases = found[0]["curves"].get("phase", []) if found and figure.seeds == "first" else []
         for epoch in range(1, len(phases)):
             if phases[epoch] != phases[epoch - 1]:
-                axes.axvline(epoch, color="grey", linestyle="--", linewidth=0.8)
+                place_of_change = epoch / len(phases) * _length(found[0], figure)
+                axes.axvline(place_of_change, color="grey", linestyle="--", linewidth=0.8)
     axes.set_yscale(figure.scale)
     return drawn
 
 
 KINDS = {"sweep": _sweep, "curves": _curves}
+
+
+def _length(record: dict[str, Any], figure: Figure) -> float:
+    """How far a run goes to the right."""
+    if figure.x == "minutes":
+        return (number(record, "seconds") or 0) / 60
+    return number(record, "epochs") or 1
 
 
 def _records(summary: Summary, row: str, column: str) -> Iterator[dict[str, Any]]:

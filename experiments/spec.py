@@ -33,7 +33,7 @@ KEYS = {
     "source": ["paper", "table", "figure"],
     "ratio": ["says", "of", "to", "reported"],
     "figure": (
-        "name title kind column rows values lines curve x_label y_label label scale seeds smooth".split()
+        "name title kind column rows values lines curve x x_label y_label label scale seeds smooth".split()
     ),
     "changes": ["title", "row", "column"],
 }
@@ -158,7 +158,12 @@ class _Reader:
         for key in ("name", "title", "kind", "column"):
             if key not in tree:
                 self._fail(f"{place}.{key} is missing.")
-        choices = {"kind": ("sweep", "curves"), "scale": ("log", "linear"), "seeds": ("first", "all")}
+        choices = {
+            "kind": ("sweep", "curves"),
+            "x": ("epoch", "minutes"),
+            "scale": ("log", "linear"),
+            "seeds": ("first", "all"),
+        }
         for key, known in choices.items():
             self._known(f"{place}.{key}", f"{key} of figure", tree.get(key, known[0]), known)
         self._known(f"{place}.column", "column", tree["column"], columns)

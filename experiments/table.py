@@ -68,7 +68,8 @@ class Figure:
     """A figure drawn from a table's records: see `plots`.
 
     `sweep` draws the metric of each row of `values` over its value, `curves` draws a curve of each of `rows`,
-    of its first seed or of all, over the row's value if it has one, each point a mean over `smooth` of them.
+    of its first seed or of all, over the row's value if it has one, each point a mean over `smooth` of them,
+    by `epoch` or by `minutes`, all epochs of a run taken for equally long.
     """
 
     name: str
@@ -79,6 +80,7 @@ class Figure:
     values: dict[str, float] = field(default_factory=dict)
     lines: tuple[str, ...] = ()
     curve: str = ""
+    x: str = "epoch"
     x_label: str = ""
     y_label: str = ""
     label: str = ""

@@ -68,6 +68,7 @@ def test_a_sweep_draws_means_over_the_seeds_that_all_its_rows_have(
 def test_mistakes_in_a_figure_name_their_place(world: World, tmp_path: Path) -> None:
     for change, words in (
         ({"kind": "pie"}, "no kind of figure 'pie'"),
+        ({"x": "hours"}, "no x of figure 'hours'"),
         ({"rows": ["plane"]}, "no row 'plane'"),
         ({"column": "eesy"}, "no column 'eesy'"),
         ({"colour": 1}, "figures[0].colour is not a key"),
@@ -99,6 +100,24 @@ def test_curves_of_all_seeds_share_a_colour_and_one_label_and_are_over_the_rows_
     assert [values for values, _ in drawn] == [[1.25, 1.0, 1.25], [1.0, 1.0, 1.0]]
     assert len({how["color"] for _, how in drawn}) == 1
     assert [bool(how["label"]) for _, how in drawn] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("x", "places", "change"), [("epoch", [0.5, 1.5, 2.5, 3.5], 2), ("minutes", [0.75, 2.25, 3.75, 5.25], 3)]
+)
+def test_curves_go_by_epochs_or_by_minutes(
+    x: str, places: list[float], change: float, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.change("tables/toy.yaml", lambda t: t.update(figures=[CURVES | {"x": x}]))
+    curves = {"ratio": [1.0, 2.0, 3.0, 4.0], "phase": [0, 0, 1, 1]}
+    record("plain", 0, 0.5, curves=curves, epochs=4, seconds=360.0)
+    from matplotlib.axes import Axes
+
+    drawn: list[Any] = []
+    monkeypatch.setattr(Axes, "plot", lambda axes, *points, **how: drawn.append(points[0]))
+    monkeypatch.setattr(Axes, "axvline", lambda axes, place, **how: drawn.append(place))
+    draw()
+    assert drawn == [places, change]
 
 
 def test_changes_stand_in_the_page_as_a_mean_over_seeds(world: World) -> None:
