@@ -72,7 +72,11 @@ def nll(p: ChainPotentials, tags: Int[Tensor, "B T"], *, path: Path = "auto") ->
 
 
 def marginals(p: ChainPotentials, *, path: Path = "auto") -> Float[Tensor, "B T S"]:
-    """Tag probabilities, 0 at masked positions: the gradient of log Z in the unaries. Differentiable."""
+    """Tag probabilities, 0 at masked positions: the gradient of log Z in the unaries. Differentiable.
+
+    They are right absolutely: in float32 one under 1e-8 / (T S) may come back as 0. For the logarithm of such
+    a one see `criteria.MarginalCrossEntropy`, or take float64, where that is 1e-43 / (T S).
+    """
     chosen = _pick_with_room(p, path, "marginals")
     if chosen == "reference":
         checked(reference.log_partition(detached(p)), p)
