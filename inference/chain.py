@@ -75,7 +75,7 @@ def marginals(p: ChainPotentials, *, path: Path = "auto") -> Float[Tensor, "B T 
     """Tag probabilities, 0 at masked positions: the gradient of log Z in the unaries. Differentiable.
 
     They are right absolutely: in float32 one under 1e-8 / (T S) may come back as 0. For the logarithm of such
-    a one see `criteria.MarginalCrossEntropy`, or take float64, where that is 1e-43 / (T S).
+    a one see `criteria.MarginalCrossEntropy`, or take float64, where it is 1e-43.
     """
     chosen = _pick_with_room(p, path, "marginals")
     if chosen == "reference":
