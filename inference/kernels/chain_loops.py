@@ -220,8 +220,8 @@ def load(scores: Array, ends: Array, is_first: bool, is_last: bool, x: Array) ->
 @loop
 @no_type_check
 def make_exact(scores: Array, ends: Array, is_first: bool, is_last: bool, x: Array, sums: Array) -> float:
-    """Add large scores of an end again, in float64, into x less the greatest sum, which is given back."""
-    if abs(largest(scores)) <= LARGE and abs(largest(x)) <= LARGE:
+    """Where sums at an end are large, add again in float64, less the greatest, which is given back."""
+    if abs(largest(x)) <= LARGE:
         return 0.0
     load(scores, ends, is_first, is_last, sums)
     top = largest(sums)

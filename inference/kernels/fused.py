@@ -217,16 +217,16 @@ class Fused:
     def _gaps(self, problem: Problem) -> tuple[Tensor, Tensor]:
         """Scores less the greatest of their position (N, S), and that (N,) in float64."""
         scores, ends = self._by_position(problem.unary), (problem.start, problem.end)
-        at = torch.cat([self.layout.first, self.layout.last])
-        before = scores.index_select(0, at).amax(1)
         self._add_ends(scores, *ends)
         top = scores.amax(1, keepdim=True)
-        gaps, top = scores.sub_(top), top.double().squeeze(1)
-        if len(at) and ends != (None, None) and bool((before.abs().maximum(top[at].abs()) > LARGE).any()):
-            sums = self._exact_at_ends(problem)
-            top[at] = sums.amax(1)
-            gaps[at] = (sums - top[at].unsqueeze(1)).to(self.dtype)
-        return gaps, top
+        gaps = scores.sub_(top)
+        if ends == (None, None) or not bool((top.abs() > LARGE).any()):
+            return gaps, top.squeeze(1).double()
+        at, sums = torch.cat([self.layout.first, self.layout.last]), self._exact_at_ends(problem)
+        top = top.double()
+        top[at] = sums.amax(1, keepdim=True)
+        gaps[at] = (sums - top[at]).to(self.dtype)
+        return gaps, top.squeeze(1)
 
     def _by_position(self, unary: Tensor) -> Tensor:
         """Scores of the real positions (N, S), free to be changed."""

@@ -41,7 +41,7 @@ class Limits(NamedTuple):
 
 LIMITS = {torch.float32: Limits(60.0, 70.0, 85.0), torch.float64: Limits(500.0, 640.0, 700.0)}
 MARGIN = 16.0
-LARGE = 64.0  # scores of positions beyond this are added to those of the ends in float64
+LARGE = 64.0  # where the greatest sum is beyond this, scores of the ends are added in float64
 
 
 def outweighed(table_gap: float, limits: Limits) -> float:
