@@ -174,7 +174,7 @@ def forward(
             gap = min(gap, deepest[s])
         safe[b] = -np.inf < log_z[b] < np.inf
         whole = min(gap, facts[1]) >= -limits[0] and -facts[1] - gap < limits[1]
-        if hi > lo and not whole and not (hi - lo) * size <= limits[3]:
+        if hi > lo and not whole and (hi - lo) * size > limits[3]:
             safe[b] = safe[b] and inspect(unary, ends, tokens[lo:hi], alpha[lo:hi], weight, facts, limits)
 
 

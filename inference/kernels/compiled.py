@@ -9,7 +9,6 @@ Shapes: B examples, T positions, N real positions of the batch, S tags, P tags p
 import itertools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from functools import cache
 from typing import Any
 
@@ -59,7 +58,7 @@ class Compiled:
             if not loops.score_tags(scores, pairwise, ends, self.chain, self.tags, log_z):
                 check_tags(problem.tags, problem.mask, self.shape[2])
         self.safe, self.is_safe = torch.from_numpy(safe), bool(safe.all())
-        with nullcontext() if self.is_safe else np.errstate(over="ignore"):
+        with np.errstate(over="ignore"):
             self.rows = torch.from_numpy(log_z.astype(self.kind))
 
     def gradient(self, weight: Tensor, *, pairs: bool = True) -> Slopes:

@@ -86,7 +86,7 @@ class Fused:
         # in the difference to gold tags what is best at each position falls out
         rows = log_z if self.tags is None else weight - self._score(self.tags, gaps, table_gaps)
         self.rows, self.safe = rows.to(self.dtype), log_z.to(self.dtype).isfinite()
-        if not is_whole and not self.shape[1] * self.shape[2] <= outweighed(float(table_wide), limits):
+        if not is_whole and self.shape[1] * self.shape[2] > outweighed(float(table_wide), limits):
             both = self.alpha, self.messages.index_select(0, self.layout.back)
             self.safe = self.safe & fits(gaps, table_gaps, both, weight, self.layout.owner, steps)
         self.is_safe = bool(self.safe.all())
