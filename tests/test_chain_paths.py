@@ -339,7 +339,7 @@ def test_the_same_scores_give_the_same_bits_wherever_they_lie_in_memory(path: ch
     assert len(seen) == 1
 
 
-ENDS = {"forbidden": -math.inf, "far below": -2e6, "far above": 2e6}
+ENDS = {"forbidden": [-math.inf, 0.1, 0.0], "far below": [-2e6, 0.1, 0.0], "far above": [1e6, 2e6, 2e6]}
 
 
 @pytest.mark.parametrize("path", FAST)
@@ -347,9 +347,9 @@ ENDS = {"forbidden": -math.inf, "far below": -2e6, "far above": 2e6}
 @pytest.mark.parametrize("length", [1, 3])
 def test_scores_of_the_ends_do_not_round_those_of_positions(path: chain.Path, kind: str, length: int) -> None:
     unary = torch.tensor([1e6, 0.0, 0.3]).repeat(1, length, 1)
-    start, end = torch.tensor([ENDS[kind], 0.1, 0.0]), torch.tensor([ENDS[kind], 0.0, 0.2])
-    p = ChainPotentials(unary, torch.zeros(3, 3), None, start, end)
-    wide = ChainPotentials(unary.double(), torch.zeros(3, 3).double(), None, start.double(), end.double())
+    ends = torch.tensor(ENDS[kind])
+    p = ChainPotentials(unary, torch.zeros(3, 3), None, ends, ends)
+    wide = ChainPotentials(unary.double(), torch.zeros(3, 3).double(), None, ends.double(), ends.double())
     right = chain.marginals(wide, path="reference")
     torch.testing.assert_close(chain.marginals(p, path=path).double(), right, rtol=1e-6, atol=1e-7)
 
