@@ -41,15 +41,7 @@ KEYS = {
 
 def read_table(name: str) -> Table:
     """Read conf/tables/<name>.yaml, conf/sweeps/<name>.yaml, or the file of that path."""
-    places = [Path(name)] if name.endswith(".yaml") else [f / f"{name}.yaml" for f in (TABLES, SWEEPS)]
-    path = next((place for place in places if place.exists()), places[0])
-    if not path.exists():
-        names = sorted(p.stem for folder in (TABLES, SWEEPS) for p in folder.glob("*.yaml"))
-        raise TableError(f"There is no table {name!r} (looked for {path}). {near(name, names)}")
-    try:
-        tree = yaml.load(path.read_text(), _Loader)  # a SafeLoader
-    except yaml.YAMLError as error:
-        raise TableError(f"{path} is not YAML: {error}") from None
+    path, tree = _load(name)
     return _Reader(path).table(tree)
 
 
@@ -63,6 +55,19 @@ def select(kind: str, wanted: str | None, options: Iterable[Any]) -> list[Any]:
         if name not in map(str, options):
             raise TableError(f"There is no {kind} {name!r} in this table. {near(name, map(str, options))}")
     return [o for o in options if str(o) in names]
+
+
+def _load(name: str) -> tuple[Path, Tree]:
+    """Where a table is, and what its file holds."""
+    places = [Path(name)] if name.endswith(".yaml") else [f / f"{name}.yaml" for f in (TABLES, SWEEPS)]
+    path = next((place for place in places if place.exists()), places[0])
+    if not path.exists():
+        names = sorted(p.stem for folder in (TABLES, SWEEPS) for p in folder.glob("*.yaml"))
+        raise TableError(f"There is no table {name!r} (looked for {path}). {near(name, names)}")
+    try:
+        return path, yaml.load(path.read_text(), _Loader)  # a SafeLoader
+    except yaml.YAMLError as error:
+        raise TableError(f"{path} is not YAML: {error}") from None
 
 
 class _Loader(yaml.SafeLoader):
@@ -89,9 +94,9 @@ class _Reader:
         for key in ("title", "metric", "seeds", "columns", "rows"):
             if key not in tree:
                 self._fail(f"`{key}` is missing.")
-        columns = {str(n): self._column(str(n), t) for n, t in self._dict("columns", tree["columns"]).items()}
+        columns = {name: self._column(name, t) for name, t in self._written_out("columns", tree).items()}
         trees = {
-            name: t for n, t in self._dict("rows", tree["rows"]).items() for name, t in self._grid(str(n), t)
+            name: t for n, rest in self._written_out("rows", tree).items() for name, t in self._grid(n, rest)
         }
         rows = {name: self._row(name, t, columns) for name, t in trees.items()}
         self._needs(rows)
@@ -117,6 +122,20 @@ class _Reader:
         )
         measures = (self._measure(i, t, table) for i, t in enumerate(tree.get("measures") or []))
         return replace(table, measures=tuple(measures))
+
+    def _written_out(self, kind: str, tree: Tree) -> dict[str, Tree]:
+        """All rows or columns; one that is a word is the one of its name in the table so called."""
+        trees = {str(name): t for name, t in self._dict(kind, tree[kind]).items()}
+        for name, lender in trees.items():
+            if isinstance(lender, str):
+                try:
+                    path, lent = _load(lender)
+                except TableError as error:
+                    self._fail(f"{kind}.{name}: {error}")
+                trees[name] = self._dict(str(path), lent).get(kind, {}).get(name)
+                if not isinstance(trees[name], dict):
+                    self._fail(f"{kind}.{name} is said to be that of {lender}, and {path} writes out none.")
+        return trees
 
     def _metric(self, tree: Tree, place: str = "metric") -> Metric:
         metric = Metric(**self._keys("metric", place, tree))

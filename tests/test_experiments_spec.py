@@ -46,9 +46,23 @@ def test_a_tuned_file_is_the_last_layer_and_may_be_borrowed(world: World) -> Non
     assert table.layers("plain", "lost")[-1] == "conf/scheme/toy.yaml"
 
 
+def test_a_row_or_column_that_is_a_word_is_that_of_the_table_so_called(world: World) -> None:
+    lender = read_table("toy")
+    Path("conf/tables/toy.yaml").rename("conf/tables/lender.yaml")
+    Path("conf/tables/toy.yaml").write_text(Path("conf/tables/lender.yaml").read_text())
+    change(world, "rows.plain", "lender")
+    change(world, "columns.easy", "lender")
+    table = read_table("toy")
+    assert table.rows == lender.rows and table.columns == lender.columns
+    assert list(table.rows) == list(lender.rows) and list(table.columns) == list(lender.columns)
+
+
 @pytest.mark.parametrize(
     ("place", "value", "words"),
     [
+        ("rows.plain", "toi", ["no table 'toi'", "Did you mean toy"]),
+        ("rows.plain", "toy", ["rows.plain is said to be that of toy", "writes out none"]),
+        ("columns.hard", "toy", ["columns.hard is said to be that of toy", "writes out none"]),
         ("clams", [], ["clams is not a key of a table", "claims"]),
         ("metric.scal", 100, ["metric.scal", "Did you mean scale"]),
         ("metric.better", "up", ["higher or lower"]),
