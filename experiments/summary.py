@@ -15,7 +15,7 @@ from experiments.table import Changes, Column, Ratio, Table
 
 NOT_YET = "not yet"
 MOST = 9  # tags a side of a table of changes
-ENOUGH = 3  # runs on both sides before a difference is tested
+ENOUGH = 3  # runs before a difference is tested
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Verdict:
     state: str
     numbers: dict[str, float] = field(default_factory=dict)
     lacking: tuple[str, ...] = ()
-    p: float | None = None
+    gap: Sample | None = None  # of two rows in one column: first less second, seed by seed
     paper: bool | None = None
     seeds: tuple[int, ...] | None = None  # where rows have different ones: those that all have
 
@@ -203,10 +203,15 @@ def _judge(claim: Claim, column: str, rows: dict[str, list[Cell]]) -> Verdict:
     lacking = tuple(row for row in rows if row not in numbers)
     if lacking:
         return Verdict(claim, column, NOT_YET, numbers, lacking, paper=paper)
-    pair = [s[0] for s in samples.values() if len(s) == 1 and s[0]]
-    p = welch(pair[0], pair[1]) if len(pair) == 2 else None
+    gap = gap_between(*(cell for (cell,) in rows.values())) if column and len(rows) == 2 else None
     state = "holds" if holds(claim, numbers) else "fails"
-    return Verdict(claim, column, state, numbers, p=p, paper=paper, seeds=shared[0] if column else None)
+    return Verdict(claim, column, state, numbers, gap=gap, paper=paper, seeds=shared[0] if column else None)
+
+
+def gap_between(a: Cell, b: Cell) -> Sample | None:
+    """What a has over b, seed by seed: a seed is one split and one order of examples for all rows."""
+    shared = a.values.keys() & b.values.keys()
+    return Sample.of([a.values[seed] - b.values[seed] for seed in sorted(shared)]) if shared else None
 
 
 def shared_seeds(cells: Sequence[Cell]) -> tuple[int, ...] | None:
@@ -234,10 +239,23 @@ def welch(a: Sample, b: Sample) -> float | None:
     parts = [a.std**2 / a.count, b.std**2 / b.count]
     if sum(parts) == 0:
         return 1.0 if a.mean == b.mean else 0.0
+    freedom = sum(parts) ** 2 / (parts[0] ** 2 / (a.count - 1) + parts[1] ** 2 / (b.count - 1))
+    return _two_sided((a.mean - b.mean) / math.sqrt(sum(parts)), freedom)
+
+
+def paired(gap: Sample) -> float | None:
+    """Two-sided p of the paired t-test; None where fewer than three pairs are known."""
+    if gap.count < ENOUGH or gap.std is None:
+        return None
+    if gap.std == 0:
+        return 1.0 if gap.mean == 0 else 0.0
+    return _two_sided(gap.mean / gap.std * math.sqrt(gap.count), gap.count - 1)
+
+
+def _two_sided(t: float, freedom: float) -> float:
     from scipy.special import stdtr
 
-    freedom = sum(parts) ** 2 / (parts[0] ** 2 / (a.count - 1) + parts[1] ** 2 / (b.count - 1))
-    return float(2 * stdtr(freedom, -abs(a.mean - b.mean) / math.sqrt(sum(parts))))
+    return float(2 * stdtr(freedom, -abs(t)))
 
 
 def _failed(table: Table, ids: Mapping[str, str]) -> dict[str, str]:

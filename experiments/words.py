@@ -1,7 +1,7 @@
 """How numbers and verdicts are said, the same on the terminal and on the page."""
 
 from experiments.claims import Claim
-from experiments.summary import NOT_YET, Cell, Sample, Summary, Verdict
+from experiments.summary import NOT_YET, Cell, Sample, Summary, Verdict, paired
 from experiments.table import Table
 
 LEGEND = (
@@ -48,11 +48,20 @@ def verdicts(summary: Summary, claim: Claim) -> list[tuple[str, str]]:
 def verdict(summary: Summary, found: Verdict) -> str:
     """A verdict with its numbers."""
     numbers = ", ".join(f"{row} {number(summary.table, value)}" for row, value in found.numbers.items())
-    chance = "" if found.p is None else f"; Welch p = {found.p:.2g}"
+    gap = "" if found.gap is None else _gap(summary.table, found.gap)
     if found.seeds is not None:
-        chance += f"; of the seeds that all have: {', '.join(map(str, found.seeds))}"
+        gap += f"; of the seeds that all have: {', '.join(map(str, found.seeds))}"
     printed = "; the paper's own numbers fail it" if found.paper is False else ""
-    return f"{_where(summary, found)}: {found.state} ({numbers}{chance}{printed})"
+    return f"{_where(summary, found)}: {found.state} ({numbers}{gap}{printed})"
+
+
+def _gap(table: Table, gap: Sample) -> str:
+    """What one row has over another where more than one seed is known, and how likely by chance."""
+    if gap.std is None:
+        return ""
+    chance, mean = paired(gap), number(table, gap.mean, sign=True)
+    spread = f"; seed by seed {mean} ± {number(table, gap.std)}"
+    return spread if chance is None else f"{spread}, paired p = {chance:.2g}"
 
 
 def ratios(summary: Summary) -> list[str]:

@@ -13,19 +13,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
-from scipy.stats import ttest_ind
+from scipy.stats import ttest_1samp, ttest_ind
 
 import toy_world
 from experiments import page, store
 from experiments.claims import ClaimError, holds, read_claim
 from experiments.errors import TableError
 from experiments.spec import read_table
-from experiments.summary import Sample, Summary, summarise, welch
+from experiments.summary import Sample, Summary, paired, summarise, welch
 from toy_world import HERE, World
 
 world = toy_world.world  # the fixture
 
-NUMBERS = {"plain": [0.50, 0.52, 0.54], "taught": [0.60, 0.62, 0.64]}
+NUMBERS = {"plain": [0.50, 0.52, 0.54], "taught": [0.61, 0.61, 0.64]}
 
 
 def fill(numbers: dict[str, list[float]] = NUMBERS, **more: Any) -> None:
@@ -49,7 +49,7 @@ def test_a_cell_holds_mean_sample_deviation_counts_and_the_difference_to_the_pap
     assert cell.p == pytest.approx(0.0103, abs=1e-4)  # the paper's side counts as ten runs
     text = page.markdown(summary())
     assert "52.00 ± 2.00 (3/3) [-8.00\\*]<br>" in text and "60.00 ± 1.50" in text
-    assert "**62.00 ± 2.00 (3/3)**" in text  # our best is bold
+    assert "**62.00 ± 1.73 (3/3)**" in text  # our best is bold
 
 
 def test_a_measure_is_the_same_table_through_another_number_with_the_papers_beside_it(world: World) -> None:
@@ -144,11 +144,12 @@ def test_claims_hold_fail_or_wait_with_their_numbers(world: World) -> None:
     fill()
     states = {(v.claim.says, v.column): v for v in summary().verdicts}
     assert states["teaching helps", "easy"].state == "holds"
-    assert states["teaching helps", "easy"].p == pytest.approx(ttest_p(NUMBERS["plain"], NUMBERS["taught"]))
+    # seed by seed 11, 9 and 10 more: t = 10 / (1 / sqrt(3)) with two degrees of freedom
+    assert states["teaching helps", "easy"].gap == Sample(pytest.approx(10.0), pytest.approx(1.0), 3)
     assert states["teaching helps", "lost"].state == "not yet"
     assert states["by a lot", "easy"].state == "fails"
     text = page.markdown(summary())
-    assert "Easy: holds (taught 62.00, plain 52.00; Welch p = 0.0036)" in text
+    assert "Easy: holds (taught 62.00, plain 52.00; seed by seed +10.00 ± 1.00, paired p = 0.0033)" in text
     assert "not yet: Lost (no taught or plain)" in text
 
 
@@ -159,8 +160,8 @@ def test_rows_with_other_seeds_are_compared_on_those_that_all_have(world: World)
     metrics = {"test/example_f1": 0.99}
     store.keep("toy", [{"id": "more", "row": "plain", "column": "easy", "seed": 7, "metrics": metrics}])
     after = next(v for v in summary().verdicts if v.column == "easy")
-    assert (after.numbers, after.p, after.state) == (before.numbers, before.p, before.state)
-    assert "plain 52.00; Welch p = 0.0036; of the seeds that all have: 0, 1, 2" in page.markdown(summary())
+    assert (after.numbers, after.gap, after.state) == (before.numbers, before.gap, before.state)
+    assert "paired p = 0.0033; of the seeds that all have: 0, 1, 2" in page.markdown(summary())
 
 
 def test_a_claim_about_means_over_columns_waits_for_all_of_them(world: World) -> None:
@@ -219,6 +220,19 @@ def test_welch_agrees_with_scipy(a: list[float], b: list[float]) -> None:
     if statistics.pstdev(a) + statistics.pstdev(b) < 1e-3:
         return
     assert welch(Sample.of(a), Sample.of(b)) == pytest.approx(ttest_p(a, b), abs=1e-9)
+
+
+@given(Values)
+def test_the_paired_test_agrees_with_scipy(gaps: list[float]) -> None:
+    found = paired(Sample.of(gaps))
+    if statistics.pstdev(gaps) < 1e-3:
+        return
+    assert found == pytest.approx(float(ttest_1samp(gaps, 0.0).pvalue), abs=1e-9)
+
+
+def test_what_is_never_apart_is_alike_and_what_always_is_by_the_same_is_not() -> None:
+    assert paired(Sample.of([0.0, 0.0, 0.0])) == 1.0 and paired(Sample.of([2.0, 2.0, 2.0])) == 0.0
+    assert paired(Sample.of([2.0, 1.0])) is None
 
 
 def ttest_p(a: list[float], b: list[float]) -> float:
