@@ -128,6 +128,11 @@ class TaggedSentences(DeviceData):
         features = self.number(train)
         characters = numbered("".join(set(train.columns[0])))
         self.tables = self.look_up(words, characters)
+        if int(self.tables["rows"].max()) <= UNKNOWN:
+            raise DataMismatch(
+                f"None of the {len(words):,} words of {self.text.name} has a vector. Take vectors of the "
+                "same language, as text: a word and its numbers in a line."
+            )
         self._check_sizes([len(ids) + 2 for ids in features], len(characters) + 2)
         longest = max(int(part.lengths.max(initial=0)) for part in parts.values())
         return self.arrange(

@@ -139,7 +139,7 @@ def _pick(
     """Check the length of every line from `first` on, and parse those that are wanted."""
     for index in range(first, len(names)):
         if numbers[index].count(b" ") != num_dims - 1 and (names[index] or numbers[index]):
-            _check(numbers[index], num_dims, f"{where}, line {index + 1}")
+            _check(numbers[index], num_dims, f"{where}, line {index + 1}", is_first=index == first)
     sought = {word.encode() for word in wanted} if wanted is not None else set(names) - {b""}
     found = {names[index]: index for index in range(len(names) - 1, first - 1, -1) if names[index] in sought}
     cells = b" ".join(numbers[index] for index in found.values()).split()
@@ -155,13 +155,14 @@ def _pick(
     raise AssertionError("some line is wrong")
 
 
-def _check(numbers: bytes, num_dims: int, place: str) -> None:
-    """Raise what is wrong with the numbers of one line."""
+def _check(numbers: bytes, num_dims: int, place: str, *, is_first: bool = False) -> None:
+    """Raise what is wrong with the numbers of one line; the first says what size the others have."""
     cells = numbers.split()
     if len(cells) != num_dims:
+        other = f"Take a file of {num_dims}-d vectors, or say --data.num_dims {len(cells)}."
+        advice = other if is_first and cells else "Correct this line."
         raise FormatError(
-            f"{place}: {len(cells)} numbers after the word, wanted {num_dims}. "
-            f"Take a file of {num_dims}-d vectors, or say --data.num_dims {len(cells)}."
+            f"{place}: {len(cells)} numbers after the word and a blank, wanted {num_dims}. {advice}"
         )
     for cell in cells:
         try:

@@ -60,7 +60,7 @@ def value(node: ast.expr, numbers: Mapping[str, float]) -> float:
         case ast.Constant(value=int() | float() as number):
             return float(number)
         case ast.Name(id=name):
-            return numbers[name]
+            return float(numbers[name])
         case ast.UnaryOp(op=ast.USub(), operand=operand):
             return -value(operand, numbers)
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _ARITHMETIC:

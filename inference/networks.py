@@ -78,9 +78,12 @@ class Single(InferenceNetworks):
         return [self.net]
 
     def fix_augmented(self) -> None:
-        """From now on F is what it was, and A goes on from F."""
-        self.before.load_state_dict(self.net.state_dict())
-        self.fixed = True
+        """From now on F is what it was, and A goes on from F; asked again, A starts from F once more."""
+        if self.fixed:
+            self.net.load_state_dict(self.before.state_dict())
+        else:
+            self.before.load_state_dict(self.net.state_dict())
+            self.fixed = True
 
     def get_extra_state(self) -> Tensor:
         """Whether F is fixed, for checkpoints."""

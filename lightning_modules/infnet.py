@@ -41,7 +41,8 @@ class InfNet(Phased):
     `changes`, it is counted where A is right and F differs.   [InfNet+ Table 3]
 
     Raises:
-        ValueError: objective, networks, supervision and phases do not fit one another.
+        ValueError: objective, networks, supervision and phases do not fit one another; at the start of a fit,
+            nothing keeps the epoch that `tune` goes on from.
     """
 
     main = "inference"
@@ -116,16 +117,18 @@ class InfNet(Phased):
     def predict(self, batch: Batch) -> Tensor:
         return self.space.over(batch.mask).relax(self.networks.predict(batch.x))
 
+    def on_fit_start(self) -> None:
+        """See Phased."""
+        super().on_fit_start()
+        if "tune" in self.phases:
+            self._keeper()
+
     def enter(self, phase: str) -> None:
         """See Phased; `tune` goes on from the best epoch of `joint`, with a fresh optimizer."""
         super().enter(phase)
-        assert self.trainer.early_stopping_callback is not None and isinstance(self.networks, Single)
-        judged = self.trainer.early_stopping_callback.monitor
-        keepers = [c for c in self.trainer.checkpoint_callbacks if isinstance(c, ModelCheckpoint)]
-        if path := next((keeper.best_model_path for keeper in keepers if keeper.monitor == judged), ""):
-            kept = torch.load(path, weights_only=True, map_location=self.device)
-            if kept["phase"] == "joint":
-                self.load_state_dict(kept["state_dict"])
+        assert isinstance(self.networks, Single)
+        kept = torch.load(self._keeper().best_model_path, weights_only=True, map_location=self.device)
+        self.load_state_dict(kept["state_dict"])
         self.networks.fix_augmented()
         self._optimizers["inference"].state.clear()
 
@@ -164,6 +167,18 @@ class InfNet(Phased):
             self.changes.reset()
         return scores
 
+    def _keeper(self) -> ModelCheckpoint:
+        """The callback that keeps the epoch which the stop rule finds best."""
+        assert self.trainer.early_stopping_callback is not None
+        judged = self.trainer.early_stopping_callback.monitor
+        for keeper in self.trainer.checkpoint_callbacks:
+            if isinstance(keeper, ModelCheckpoint) and keeper.monitor == judged:
+                return keeper
+        raise ValueError(
+            f"the phase `tune` goes on from the epoch with the best {judged}, and no ModelCheckpoint keeps "
+            f"it: add one with `monitor: {judged}` to trainer.callbacks."
+        )
+
     def _check_roles(self) -> None:
         roles = self.objective.weights
         self.networks.check(roles)
@@ -172,6 +187,11 @@ class InfNet(Phased):
                 f"supervision is for {' and '.join(self.supervised)}, and the objective trains "
                 f"{' and '.join(roles)} alone: name one of these in `supervised`, or set "
                 "supervision_weight to 0."
+            )
+        if "tune" in self.phases and "augmented" not in roles:
+            raise ValueError(
+                "the objective trains A itself, and the phase `tune` goes on from F: leave `tune` out, or "
+                "take an objective of F such as MarginRescaled."
             )
         if "tune" in self.phases and not isinstance(self.networks, Single):
             raise ValueError(

@@ -242,6 +242,20 @@ def test_all_steps_of_a_batch_share_what_the_energy_makes_of_the_input(watched: 
         assert torch.allclose(value, weights(halves)[key], rtol=1e-5, atol=1e-6), key
 
 
+def test_changes_are_counted_where_a_is_right_and_f_differs(tmp_path: Path) -> None:
+    shape = SPACES["tags"][1]
+    tags = [f"t{number}" for number in range(shape[-1])]
+    module = infnet("tags", "separated", changes=TagChanges(tags))
+    fit(module, Data("tags"), 3, tmp_path)
+    batch = a_batch("tags")
+    logits = module.networks(batch.x, batch.y, module.space.over(MASK).relax, ("test", "augmented"))
+    a, f, true = (scores.argmax(-1) for scores in (logits["test"], logits["augmented"], batch.y))
+    changed = MASK & (a == true) & (f != true)
+    found = {(tags.index(right), tags.index(wrong)): n for right, wrong, n in module.findings["changes"]}
+    pairs = list(zip(a[changed].tolist(), f[changed].tolist(), strict=True))
+    assert pairs and found == {pair: pairs.count(pair) for pair in pairs}
+
+
 @pytest.mark.parametrize(("nets", "answers"), [("shared", 2), ("stacked", 2)])
 def test_each_answer_is_relaxed_once_whoever_asks(
     nets: str, answers: int, monkeypatch: pytest.MonkeyPatch
@@ -272,6 +286,7 @@ def test_a_resumed_run_equals_an_unbroken_one_bit_by_bit(nets: str, tmp_path: Pa
     ("nets", "objective", "options", "message"),
     [
         ("separated", "compound", {"phases": ("joint", "tune")}, "Separated trains A together with F"),
+        ("single", "perceptron", {"phases": ("joint", "tune")}, "the objective trains A itself"),
         ("stacked", "margin", {}, "trains F alone, and Stacked would predict with an untrained A"),
         ("single", "compound", {}, "Single is one network: take networks.Separated"),
         ("separated", "perceptron", {"supervised": ("augmented",)}, "supervision is for augmented"),

@@ -3,31 +3,35 @@
 from copy import deepcopy
 from pathlib import Path
 
+import pytest
 import pytorch_lightning as pl
 import torch
+from torch import Tensor, nn
 
 from inference.networks import Single
 from lightning_modules.infnet import InfNet
-from test_infnet import infnet
-from test_schemes import Data
+from test_infnet import a_batch, infnet
+from test_schemes import MASK, Data, Net, weights
 
 
 class Course(pl.callbacks.Checkpoint):
-    """The phase of each epoch, and the network of the best epoch of `joint`; called after validation."""
+    """The phase of each epoch, and all weights of the best epoch of `joint`; called after validation."""
 
     def __init__(self) -> None:
         self.phases: list[str] = []
-        self.highest, self.best = -1.0, {}
+        self.highest, self.best = -1.0, dict[str, Tensor]()
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         assert isinstance(pl_module, InfNet) and isinstance(pl_module.networks, Single)
         self.phases.append(pl_module.phase)
         quality = float(trainer.callback_metrics["val/quality"])
         if pl_module.phase == "joint" and quality > self.highest:
-            self.highest, self.best = quality, deepcopy(pl_module.networks.net.state_dict())
+            self.highest, self.best = quality, weights(pl_module)
 
 
-def tuned(folder: Path, epochs: int = 40, resume: str | None = None) -> tuple[InfNet, Course]:
+def tuned(
+    folder: Path, epochs: int = 40, resume: str | None = None, kept: str = "val/quality"
+) -> tuple[InfNet, Course]:
     module, course = infnet("tags", "single", "margin", phases=("joint", "tune")), Course()
     trainer = pl.Trainer(
         max_epochs=epochs,
@@ -40,7 +44,7 @@ def tuned(folder: Path, epochs: int = 40, resume: str | None = None) -> tuple[In
             course,
             pl.callbacks.EarlyStopping("val/quality", mode="max", patience=3),
             pl.callbacks.ModelCheckpoint(
-                folder / "best", monitor="val/quality", mode="max", save_on_train_epoch_end=True
+                folder / "best", monitor=kept, mode="max", save_on_train_epoch_end=True
             ),
         ],
         num_sanity_val_steps=0,
@@ -50,8 +54,18 @@ def tuned(folder: Path, epochs: int = 40, resume: str | None = None) -> tuple[In
     return module, course
 
 
-def test_tuning_starts_a_from_the_best_f_and_leaves_f_and_the_energy_there(tmp_path: Path) -> None:
+def test_tuning_starts_a_from_the_best_f_and_leaves_f_and_the_energy_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enter, remembered = InfNet.enter, []
+
+    def watched(module: InfNet, phase: str) -> None:
+        enter(module, phase)
+        remembered.append(len(module._optimizers["inference"].state))
+
+    monkeypatch.setattr(InfNet, "enter", watched)
     module, course = tuned(tmp_path)
+    assert remembered == [0]
     phases = course.phases
     assert phases == sorted(phases) and set(phases) == {"joint", "tune"}
     first = phases.index("tune")
@@ -59,11 +73,39 @@ def test_tuning_starts_a_from_the_best_f_and_leaves_f_and_the_energy_there(tmp_p
     nets = module.networks
     assert isinstance(nets, Single) and nets.fixed
     for key, value in nets.before.state_dict().items():
-        assert torch.equal(value, course.best[key])
+        assert torch.equal(value, course.best[f"networks.net.{key}"])
+    for key, value in module.energy.state_dict().items():
+        assert torch.equal(value, course.best[f"energy.{key}"])
     moved = [
         not torch.equal(a, b) for a, b in zip(nets.net.parameters(), nets.before.parameters(), strict=True)
     ]
     assert all(moved)
+
+
+def test_in_tune_a_descends_the_energy_of_its_answer_and_its_supervision() -> None:
+    module = infnet("tags", "single", "margin", phases=("joint", "tune"), supervision_weight=3.0)
+    module.phase, batch, space = "tune", a_batch("tags"), module.space.over(MASK)
+    assert isinstance(module.networks, Single)
+    module.networks.fix_augmented()
+    nn.init.normal_(module.networks.before.layers[0].weight)  # F is another by now, and plays no part
+    logits = module.networks.predict(batch.x)
+    expected = module.energy(batch.x, space.relax(logits)) + 3 * space.supervise(logits, batch.y)
+    assert module.loss("inference", batch).item() == pytest.approx(expected.mean().item(), rel=1e-5)
+
+
+def test_tuning_that_was_broken_off_in_its_first_epoch_starts_from_f_again() -> None:
+    nets = Single(Net((4, 3)))
+    before = deepcopy(nets.net.state_dict())
+    nets.fix_augmented()
+    nn.init.normal_(nets.net.layers[0].weight)
+    nets.fix_augmented()
+    for key, value in nets.net.state_dict().items():
+        assert torch.equal(value, before[key])
+
+
+def test_tuning_wants_a_checkpoint_of_the_best_epoch(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no ModelCheckpoint keeps it: add one with `monitor: val/quality`"):
+        tuned(tmp_path, kept="val/augmented_quality")
 
 
 def test_a_run_that_is_tuned_resumes_in_either_phase_bit_by_bit(tmp_path: Path) -> None:

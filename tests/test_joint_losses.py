@@ -29,12 +29,17 @@ def test_losses_of_two_examples_are_as_worked_by_hand(
 
 
 def test_answers_that_are_the_truth_cost_nothing_and_move_no_energy() -> None:
-    true = TRUE.clone().requires_grad_()
-    nothing = {"augmented": torch.zeros(2), "test": torch.zeros(2)}
-    played = Played({"augmented": true * 1, "test": true * 1}, nothing, true)  # type: ignore[arg-type]
-    loss = Compound(2.0).energy_loss(played)
-    assert loss.item() == 0
-    assert not torch.autograd.grad(loss, true)[0].any()
+    def loss_and_slope(more: float) -> tuple[float, float]:
+        """By theta, where the energies of the two true answers are `more` theta above those of the guesses."""
+        theta = tensor(1.5, requires_grad=True)
+        guesses = {"augmented": theta * TRUE, "test": theta * TRUE}
+        nothing = dict.fromkeys(guesses, torch.zeros(2))
+        played = Played(guesses, nothing, theta * (TRUE + more))  # type: ignore[arg-type]
+        loss = Compound(2.0).energy_loss(played)
+        return loss.item(), torch.autograd.grad(loss, theta)[0].item()
+
+    assert loss_and_slope(0.0) == (0, 0)
+    assert loss_and_slope(1.0) == (4.5, 3)  # 1.5 for F and twice that for A
 
 
 def test_a_margin_that_is_met_moves_the_network_only_without_truncation() -> None:
