@@ -30,6 +30,9 @@ class InfNet(Phased):
     The phase `joint` is that; in `tune` the energy rests and A goes on from the best F so far, by
     E(x, A(x)) and the same supervision.   [Tu and Gimpel 2018, "retuning"]
 
+    `augmented_settings` is what `inference_optimizer` has otherwise for parameters of F alone, such as `lr`:
+    the affine F of stacked networks, without cross-entropy, gives one tag everywhere at a rate that suits A.
+
     What depends on x alone in the energy is computed once for all steps of a batch; so is its dropout.
 
     Curves, an epoch's means: of F as the energy's step meets it, `cost_augmented`, cost - E(F), and `hinge`;
@@ -58,6 +61,7 @@ class InfNet(Phased):
         guess_steps: int = 1,
         supervision_weight: float = 1.0,
         supervised: tuple[Role, ...] | None = None,
+        augmented_settings: dict[str, float] | None = None,
         phases: tuple[Literal["joint", "tune"], ...] = ("joint",),
         changes: TagChanges | None = None,
         watch_network: bool = False,
@@ -69,6 +73,7 @@ class InfNet(Phased):
         self.energy_optimizer, self.inference_optimizer = energy_optimizer, inference_optimizer
         self.guess_steps, self.supervision_weight = guess_steps, supervision_weight
         self.supervised = networks.supervised if supervised is None else supervised
+        self.augmented_settings = augmented_settings
         self._check_roles()
         self.changes, self.watch_network = changes, watch_network
         self.augmented_metric: Metric | None = (
@@ -78,7 +83,11 @@ class InfNet(Phased):
         self._watched: dict[str, list[Tensor]] = {}
 
     def parts(self) -> dict[str, Optimizer]:
-        learned = [p for p in self.networks.parameters() if p.requires_grad]
+        learned: list[Any] = [p for p in self.networks.parameters() if p.requires_grad]
+        if self.augmented_settings is not None:
+            of_f = self._of_f_alone()
+            of_a = [p for p in learned if p not in of_f]
+            learned = [{"params": of_a}, {"params": [*of_f], **self.augmented_settings}]
         return {
             "inference": self.inference_optimizer(learned),
             "energy": self.energy_optimizer(self.energy.parameters()),
@@ -188,6 +197,11 @@ class InfNet(Phased):
                 f"{' and '.join(roles)} alone: name one of these in `supervised`, or set "
                 "supervision_weight to 0."
             )
+        if self.augmented_settings is not None and not self._of_f_alone():
+            raise ValueError(
+                "augmented_settings are for parameters of F alone, and "
+                f"{type(self.networks).__name__} has none: leave them out."
+            )
         if "tune" in self.phases and "augmented" not in roles:
             raise ValueError(
                 "the objective trains A itself, and the phase `tune` goes on from F: leave `tune` out, or "
@@ -198,6 +212,11 @@ class InfNet(Phased):
                 f"{type(self.networks).__name__} trains A together with F; the phase `tune` is for "
                 "networks.Single."
             )
+
+    def _of_f_alone(self) -> dict[nn.Parameter, None]:
+        """Parameters that A does not have, in order."""
+        of_a = {p for module in self.predictors() for p in module.parameters()}
+        return dict.fromkeys(p for p in self.networks.parameters() if p.requires_grad and p not in of_a)
 
     def _answers(
         self, batch: Batch, roles: Collection[Role]

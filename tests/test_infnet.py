@@ -242,6 +242,14 @@ def test_all_steps_of_a_batch_share_what_the_energy_makes_of_the_input(watched: 
         assert torch.allclose(value, weights(halves)[key], rtol=1e-5, atol=1e-6), key
 
 
+def test_what_f_has_alone_may_move_at_a_rate_of_its_own(tmp_path: Path) -> None:
+    still = infnet("tags", "stacked", augmented_settings={"lr": 0.0})
+    before = weights(still)
+    fit(still, Data("tags"), 2, tmp_path)
+    rested = {name for name, value in weights(still).items() if torch.equal(value, before[name])}
+    assert rested == {"networks.head.map.weight", "networks.head.map.bias"}
+
+
 def test_changes_are_counted_where_a_is_right_and_f_differs(tmp_path: Path) -> None:
     shape = SPACES["tags"][1]
     tags = [f"t{number}" for number in range(shape[-1])]
@@ -287,6 +295,7 @@ def test_a_resumed_run_equals_an_unbroken_one_bit_by_bit(nets: str, tmp_path: Pa
     [
         ("separated", "compound", {"phases": ("joint", "tune")}, "Separated trains A together with F"),
         ("single", "perceptron", {"phases": ("joint", "tune")}, "the objective trains A itself"),
+        ("single", "margin", {"augmented_settings": {"lr": 0.1}}, "Single has none: leave them out"),
         ("stacked", "margin", {}, "trains F alone, and Stacked would predict with an untrained A"),
         ("single", "compound", {}, "Single is one network: take networks.Separated"),
         ("separated", "perceptron", {"supervised": ("augmented",)}, "supervision is for augmented"),

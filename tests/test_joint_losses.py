@@ -30,7 +30,7 @@ def test_losses_of_two_examples_are_as_worked_by_hand(
 
 def test_answers_that_are_the_truth_cost_nothing_and_move_no_energy() -> None:
     def loss_and_slope(more: float) -> tuple[float, float]:
-        """By theta, where the energies of the two true answers are `more` theta above those of the guesses."""
+        """By theta, the energies of the two true answers being `more` theta above those of the guesses."""
         theta = tensor(1.5, requires_grad=True)
         guesses = {"augmented": theta * TRUE, "test": theta * TRUE}
         nothing = dict.fromkeys(guesses, torch.zeros(2))
