@@ -27,7 +27,8 @@ class Bilevel:
 
     theta are the parameters of `net` that ask for gradients. The losses close over what else they need: the
     energy, the truth, a mask. The net is asked as it stands, dropout included; batch norm belongs in eval
-    mode.
+    mode. Where losses draw random numbers of their own, such as an energy's dropout, all products at a point
+    meet the same ones; `Exact` draws others for the outer loss, `FiniteDifference` the same.
     """
 
     net: nn.Module
@@ -40,8 +41,10 @@ class Bilevel:
         """The parameters that the inner loss trains.
 
         Raises:
-            ValueError: there are none, or phi holds one that is fixed.
+            ValueError: there are none, or phi is empty or holds one that is fixed.
         """
+        if not self.phi:
+            raise ValueError("phi is empty: there is nothing whose gradient could be asked for.")
         if not all(p.requires_grad for p in self.phi):
             raise ValueError(
                 "phi holds a parameter that requires no grad: leave it out, or call requires_grad_()."

@@ -234,14 +234,16 @@ def largest_curvature(
     here = products.at(problem, shared=reduce is not None)
     with torch.no_grad():
         z = here.draw(torch.Generator().manual_seed(seed))
-        z = list(torch._foreach_div(z, here.dot(z, z).sqrt()))
+        length = here.dot(z, z).sqrt()
+        z, seen = list(torch._foreach_div(z, length)), torch.zeros_like(length)
         for _ in range(iterations):
             z = mean(here.product(z))
             size = here.dot(z, z).clamp_min(0).sqrt()
+            seen = seen + size  # infinite for good, though z is 0 from then on
             z = list(torch._foreach_div(z, size.clamp_min(torch.finfo(size.dtype).tiny)))
-    if not bool(size.isfinite()):
+    if not bool(seen.isfinite()):
         raise ValueError(
-            f"the curvature of the inner loss is {size.item()}: look for what is not finite in the logits or "
+            f"the curvature of the inner loss is {seen.item()}: look for what is not finite in the logits or "
             "the energy, and clip gradients or lower the learning rates."
         )
     return size
@@ -258,13 +260,12 @@ def why_diverged(found: Hypergradient) -> str:
     curvature, divisor = float(found.curvature), float(found.divisor)
     if curvature > 0:
         return (
-            f"the Neumann series grew at divisor {divisor:.4g}: H has a curvature of {curvature:.4g} or "
-            f"more, or one of {2 * divisor - curvature:.4g} or less. Take a divisor of {curvature:.4g} or "
-            "more; if it still grows, more damping."
+            f"the series grew at divisor {divisor:.4g}: H has a curvature of {curvature:.4g} or more. Take a "
+            "divisor as large."
         )
     if curvature < 0:
         return (
-            f"conjugate gradient met a curvature of {curvature:.4g}: take more damping than {-curvature:.4g}."
+            f"H has a negative curvature, {curvature:.4g} or less: take more damping than {-curvature:.4g}."
         )
     return (
         f"at divisor {divisor:.4g} a product with H, the outer gradient or the divisor itself is not a "

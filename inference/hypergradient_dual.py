@@ -55,6 +55,7 @@ class Dual(Products):
         stack = [module for _, module in _stack(problem.net, "")]
         linears = [module for module in stack if isinstance(module, nn.Linear)]
         _check(problem.net, linears)
+        problem.theta()
         rows = problem.x.numel() // problem.x.shape[-1]
         in_examples = 3 * rows * sum(linear.in_features + linear.out_features for linear in linears)
         in_weights = 4 * sum(linear.in_features * linear.out_features for linear in linears)
@@ -217,11 +218,12 @@ def _stack(module: nn.Module, name: str) -> Iterator[tuple[str, nn.Module]]:
     Raises:
         ValueError: one is neither linear nor elementwise.
     """
-    if type(module) in IN_TURN:
+    hooked = module._forward_hooks or module._forward_pre_hooks
+    if type(module) in IN_TURN and not hooked:
         for child_name, child in module._modules.items():  # named_children leaves out what stands there twice
             assert child is not None
             yield from _stack(child, f"{name}.{child_name}" if name else child_name)
-    elif type(module) in LAYERS and not (module._forward_hooks or module._forward_pre_hooks):
+    elif type(module) in LAYERS and not hooked:
         yield name, module
     else:
         raise ValueError(
@@ -271,7 +273,7 @@ def _derivatives(module: nn.Module, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return module(x), bend, module.beta * bend * (1 - bend)
     with torch.enable_grad():
         x = x.detach().requires_grad_()
-        out = module(x)
+        out = module(x.clone())  # it may work in place
         (bend,) = torch.autograd.grad(out.sum(), x, create_graph=True)
         turn = torch.zeros_like(x)
         if bend.requires_grad:

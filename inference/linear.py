@@ -60,8 +60,9 @@ def neumann(
     c = `divisor`; `damping` is added to the diagonal of A. The series tends to the answer where all
     eigenvalues of A lie between 0 and 2c, and then no term is longer than the one before it. So the first
     that is shows an eigenvalue outside: it and those after it are left out, and the series has `diverged`.
-    Grown r-fold, A has an eigenvalue of `curvature` = c (1 + r) or more, or one of c (1 - r) or less. If a
-    product is not finite, x is 0.
+    Grown r-fold, A has an eigenvalue of c (1 + r) or more, or a negative one, of c (1 - r) or less.
+    `curvature` is the first of these where the term points against the one before it, as it does where a
+    large eigenvalue made it grow, and the second elsewhere. If a product is not finite, x is 0.
 
     Raises:
         ValueError: fewer than 0 terms, or a divisor that is not a positive number. One that is a tensor is
@@ -71,11 +72,13 @@ def neumann(
         raise ValueError(f"a Neumann series of {terms} terms: ask for 0 products or more.")
     check_divisor(divisor)
     c, good = _usable(divisor, b[0])
-    z, total, sizes = b, [t.clone() for t in b], [dot(b, b)]
+    z, total, sizes, turns = b, [t.clone() for t in b], [dot(b, b)], []
     alive = (sizes[0] < math.inf) & good
     scale = alive / -c
     for _ in range(terms):
-        z = list(torch._foreach_addcmul(z, damped(product(z), z, damping), [scale] * len(z)))
+        after = list(torch._foreach_addcmul(z, damped(product(z), z, damping), [scale] * len(z)))
+        turns.append(dot(z, after))
+        z = after
         sizes.append(dot(z, z))
         alive = alive & (sizes[-1] <= SLACK**2 * sizes[-2])
         scale = alive / -c  # at 0 the term is kept as it is, and grows no further
@@ -83,7 +86,7 @@ def neumann(
     lengths = torch.stack(sizes).sqrt()
     factor = ((lengths < math.inf).all(0) & good) / c
     x = [t.mul_(factor).nan_to_num_(0.0, 0.0, 0.0) for t in total]
-    return Solution(x, ~alive, c * _first_growth(lengths), lengths[-1] / lengths[0])
+    return Solution(x, ~alive, c * _first_growth(lengths, turns), lengths[-1] / lengths[0])
 
 
 def conjugate_gradient(
@@ -152,8 +155,14 @@ def _usable(divisor: float | Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
     return torch.where(good, c, 1.0), good
 
 
-def _first_growth(lengths: Float[Tensor, "terms *systems"]) -> Tensor:
-    """1 + r of the first term that is r times as long as the one before, r over 1; 0 if there is none."""
+def _first_growth(lengths: Float[Tensor, "terms *systems"], turns: list[Tensor]) -> Tensor:
+    """Of the first term that is r times as long as the one before, r over 1: 1 + r if it turned, else 1 - r.
+
+    0 if there is none.
+    """
+    if not turns:
+        return torch.zeros_like(lengths[0])
     growth = lengths[1:] / lengths[:-1]
     grown = growth > SLACK
-    return ((growth + 1) * (grown & (grown.cumsum(0) == 1))).nan_to_num(0.0, 0.0, 0.0).sum(0)
+    eigenvalue = 1 + torch.where(torch.stack(turns) < 0, growth, -growth)
+    return (eigenvalue * (grown & (grown.cumsum(0) == 1))).nan_to_num(0.0, 0.0, 0.0).sum(0)

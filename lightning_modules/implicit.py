@@ -36,14 +36,15 @@ class Implicit(Scheme):
     implicit one, which says how the task-net would follow. In the first `warm_up` epochs the task-net learns
     from supervision alone, and the energy rests.
 
-    The solver's divisor is 1.1 times the largest curvature on a batch, at least 1, measured anew every
-    `refresh` steps of the energy. `damping` times the divisor is added to the curvature.
+    The solver's divisor is 1.1 times the largest curvature known, at least 1: every `refresh` steps of the
+    energy ten power iterations find it anew, and between them a series that grows shows where it is larger.
+    `damping` times the divisor is added to the curvature.
 
     Curves, an epoch's means: `explicit` and `implicit`, the norms of both gradients; `stopped`, the share of
     steps at which a solver had to stop early.
 
     Raises:
-        ValueError: fewer than 1 inner step, or than 1 step between measurements.
+        ValueError: fewer than 1 inner step or 1 step between measurements; a negative weight or damping.
     """
 
     main = "task"
@@ -72,6 +73,9 @@ class Implicit(Scheme):
         for name, value in (("inner_steps", inner_steps), ("refresh", refresh)):
             if value < 1:
                 raise ValueError(f"{name} is {value}: take 1 or more.")
+        for name, weight in (("energy_weight", energy_weight), ("damping", damping)):
+            if not weight >= 0:
+                raise ValueError(f"{name} is {weight}: take 0 or more.")
         self.save_hyperparameters()
         self.task_net, self.energy, self.objective, self.guess = task_net, energy, objective, guess
         self.energy_optimizer, self.task_optimizer = energy_optimizer, task_optimizer
@@ -140,6 +144,8 @@ class Implicit(Scheme):
         for p, gradient in zip(phi, found.gradient, strict=True):
             p.grad = gradient
         self._watch(found)
+        larger = found.curvature > self.divisor
+        self.divisor.copy_(torch.where(larger, MARGIN * found.curvature, self.divisor))
         return losses[-1]
 
     def predict(self, batch: Batch) -> Tensor:
@@ -156,21 +162,47 @@ class Implicit(Scheme):
         self._stop = None
         super().on_train_epoch_end()
 
+    def on_fit_end(self) -> None:
+        """Say so where the energy never learned."""
+        if not self.steps["energy"]:
+            rank_zero_warn(
+                f"the energy never learned: warm_up is {self.warm_up} epochs, and there were no more. Raise "
+                "trainer.max_epochs, or lower model.init_args.warm_up."
+            )
+
     def _tell(self, means: dict[str, float]) -> None:
         """Warn, once, of what an epoch's means show."""
         if means["stopped"] and self._stop is not None:
-            last = Hypergradient([], [], torch.tensor(True), *self._stop.unbind())
             rank_zero_warn(
                 f"epoch {self.current_epoch}: at {means['stopped']:.2%} of the steps the solver stopped "
-                f"early, the last time since {why_diverged(last)}"
+                f"early, the last time since {self._why(*self._stop.unbind())}"
             )
             self._told = True
-        elif means["implicit"] == 0 and self.task_loss.energy_weight and not isinstance(self.solver, Dropped):
+        elif self._works_for_nothing(means):
             rank_zero_warn(
                 "the implicit gradient is 0: no guess carries a gradient back to the task-net. Take one that "
                 "does, such as Point, StraightThrough or Concrete, or the solver Dropped."
             )
             self._told = True
+
+    def _works_for_nothing(self, means: dict[str, float]) -> bool:
+        """Whether guesses teach the energy, and none of them leads back to the task-net."""
+        asked = self.task_loss.energy_weight > 0 and not isinstance(self.solver, Dropped)
+        return asked and means["implicit"] == 0 and means["explicit"] > 0
+
+    def _why(self, curvature: Tensor, divisor: Tensor) -> str:
+        """What stopped the solver, and which option helps."""
+        if curvature > 0:
+            return (
+                f"H has a curvature of {curvature:.4g} or more and the divisor was {divisor:.4g}. It is then "
+                "raised; a smaller model.init_args.refresh measures oftener."
+            )
+        if curvature < 0:
+            return (
+                f"H has a negative curvature, {curvature:.4g} or less, and the divisor was {divisor:.4g}: "
+                f"model.init_args.damping above {-curvature / divisor:.2g} lets the series go on."
+            )
+        return why_diverged(Hypergradient([], [], torch.tensor(True), curvature, divisor))
 
     def _watch(self, found: Hypergradient) -> None:
         """Note how long the gradients are and whether the solver stopped; nothing waits for the device."""

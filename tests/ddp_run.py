@@ -12,6 +12,7 @@ import torch  # noqa: E402
 import yaml  # noqa: E402
 
 from lightning_modules.base import Scheme  # noqa: E402
+from lightning_modules.implicit import Implicit  # noqa: E402
 from test_implicit import implicit  # noqa: E402
 from test_infnet import infnet  # noqa: E402
 from test_schemes import Data, scheme  # noqa: E402
@@ -44,8 +45,11 @@ def main(folder: Path, names: list[str]) -> None:
             default_root_dir=folder,
         )
         trainer.fit(module, RankData(trainer))
+        kept = {k: v.clone() for k, v in module.state_dict().items()}
+        if isinstance(module, Implicit):
+            (kept["mean"],) = module._mean_over_processes([torch.tensor(1.0 + trainer.global_rank)])
         torch.save(
-            {k: v.clone() for k, v in module.state_dict().items()},
+            kept,
             folder / f"{name}-{trainer.global_rank}.pt",
         )
 

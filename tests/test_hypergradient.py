@@ -193,6 +193,9 @@ def test_other_ends_are_told_too() -> None:
     assert found.diverged and "more damping than" in why_diverged(found)
     none = hypergradient(mlc(), Neumann(2), Exact(), divisor=torch.tensor(0.0))
     assert none.diverged and "not a number to go on with" in why_diverged(none)
+    series = hypergradient(uphill, Neumann(3), Exact(), divisor=1.0)
+    assert series.diverged and series.curvature < 0
+    assert f"{float(series.curvature):.4g} or less: take more damping" in why_diverged(series)
     assert flat(none.implicit).abs().max() == 0
 
 
@@ -212,6 +215,9 @@ def test_a_curvature_that_is_not_finite_is_refused() -> None:
             )
     with pytest.raises(ValueError, match="1 product or more"):
         largest_curvature(problem, Exact(), iterations=0)
+    steep = replace(mlc(), inner=lambda logits: 1e200 * logits.square().sum())  # its square is no number
+    with pytest.raises(ValueError, match="the curvature of the inner loss is inf"):
+        largest_curvature(steep, Exact())
 
 
 def test_options_that_cannot_be_meant_are_refused() -> None:
@@ -221,8 +227,11 @@ def test_options_that_cannot_be_meant_are_refused() -> None:
         FiniteDifference(0.0)
     fixed = mlc()
     fixed.phi[0].requires_grad_(False)
-    with pytest.raises(ValueError, match="requires no grad"):
-        solved(fixed, Exact())
+    for products in (Exact(), Dual(), FINE):
+        with pytest.raises(ValueError, match="requires no grad"):
+            solved(fixed, products)
+        with pytest.raises(ValueError, match="phi is empty"):
+            solved(replace(mlc(), phi=[]), products)
     frozen = mlc()
     frozen.net.requires_grad_(False)
     for products in (Exact(), FINE):

@@ -9,7 +9,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bilevel_toys import DOUBLE, FINE, apart, flat, mlc, solved
-from energies.mlc import LabelMixEnergy
+from energies.base import Energy, SumEnergy
+from energies.chain import ChainEnergy
+from energies.mlc import LabelMixEnergy, LocalEnergy
+from energies.spaces import AnswerSpace, LabelSets, TagSequences
+from inference.guesses import Case, Guess, Perturbed, Point, Sampled, StraightThrough, Together, Truth
 from inference.hypergradient import (
     Bilevel,
     ConjugateGradient,
@@ -23,6 +27,8 @@ from inference.hypergradient import (
     hypergradient,
     largest_curvature,
 )
+from losses.objectives import Contrastive, Margin, Objective, Regression
+from losses.task import EnergyAndSupervision
 from networks.bilstm import BiLSTM, Tagger
 from networks.mlp import MLP, LabelMLP
 from networks.words import WordFeatures
@@ -223,6 +229,71 @@ def test_what_can_be_derived_once_is_named_and_finite_differences_take_it(
     assert flat(solved(once, FiniteDifference()).implicit).isfinite().all()
 
 
+def sets_in_use() -> tuple[nn.Module, Energy, AnswerSpace, Tensor, Tensor]:
+    def net(dropout: float) -> LabelMLP:
+        return LabelMLP(30, 7, width=8, dropout=dropout).double()
+
+    energy = SumEnergy(LocalEnergy(net(0.0)), LabelMixEnergy(7, 4)).double()
+    return net(0.3), energy, LabelSets(7), torch.randn(5, 30, dtype=DOUBLE), (torch.rand(5, 7) < 0.4).double()
+
+
+def tags_in_use() -> tuple[nn.Module, Energy, AnswerSpace, Tensor, Tensor]:
+    def net(dropout: float, *, bias: bool) -> Tagger:
+        return Tagger(BiLSTM(WordFeatures(20, 15, num_dims=4), 3, dropout=dropout), 6, bias=bias).double()
+
+    ids = torch.randint(1, 20, (5, 3, 1))
+    ids[1, 2] = ids[3, 1:] = 0
+    mask = ids[..., 0] != 0
+    y = F.one_hot(torch.randint(6, (5, 3)), 6).double() * mask.unsqueeze(-1)
+    energy = ChainEnergy(net(0.0, bias=False), 6, ends=True, pairwise_range=0.5).double()
+    return net(0.3, bias=True), energy, TagSequences(6, reduction="sum").over(mask), ids, y
+
+
+@pytest.mark.parametrize("make", [sets_in_use, tags_in_use])
+@pytest.mark.parametrize(
+    ("objective", "guess"),
+    [
+        (Margin(), Point()),
+        (Contrastive(), Together([Point(), Sampled(4)])),
+        (Contrastive(), StraightThrough(4)),
+        (Regression(), Together([Perturbed(2), Truth()])),
+    ],
+)
+def test_differences_and_double_backward_agree_on_the_networks_energies_and_losses_in_use(
+    objective: Objective,
+    guess: Guess,
+    make: Callable[[], tuple[nn.Module, Energy, AnswerSpace, Tensor, Tensor]],
+) -> None:
+    torch.manual_seed(1)
+    net, energy, space, x, y = make()
+    task_loss = EnergyAndSupervision(1.0)
+
+    def outer(logits: Tensor) -> Tensor:
+        guesses = guess(Case(energy, objective, space, x, y, logits))
+        return objective(energy, space, x, y, guesses)
+
+    def inner(logits: Tensor) -> Tensor:
+        return task_loss(energy, space, x, y, logits)
+
+    problem = Bilevel(net, x, inner, outer, [*energy.parameters()])
+    divisor = 2 * float(largest_curvature(problem, Exact(), iterations=30))
+    found = []
+    for products in (Exact(), FINE):
+        torch.manual_seed(7)  # the same masks and draws
+        found.append(hypergradient(problem, Neumann(5), products, divisor=divisor, damping=divisor))
+    exact, differences = found
+    assert not exact.diverged and flat(exact.implicit).norm() > 1e-3 * flat(exact.explicit).norm()
+    assert apart(differences.implicit, exact.implicit) < 1e-3
+    assert apart(differences.explicit, exact.explicit) < 1e-12
+
+
+def test_activations_that_work_in_place_are_derived_like_others() -> None:
+    torch.manual_seed(1)
+    stack = nn.Sequential(nn.Linear(30, 9), nn.LeakyReLU(inplace=True), nn.Linear(9, 7))
+    problem = mlc(stack.double())
+    assert apart(solved(problem, Dual()).implicit, solved(problem, Exact()).implicit) < 1e-10
+
+
 def test_dual_refuses_nets_that_are_no_stack_and_says_what_to_take() -> None:
     net, x = small_conv()
     with pytest.raises(ValueError, match=r"'0' is of type Conv2d. Take .*Exact\(\).*FiniteDifference\(\)"):
@@ -236,10 +307,12 @@ def test_dual_refuses_nets_that_are_no_stack_and_says_what_to_take() -> None:
         solved(mlc(nn.Sequential(nn.Linear(30, 7), layer, nn.ReLU(), layer)), Dual())
     with pytest.raises(ValueError, match="there is none"):
         solved(mlc(nn.Sequential(nn.ReLU())), Dual())
-    hooked = mlc(nn.Linear(30, 7))
-    hooked.net.register_forward_hook(lambda module, args, out: out + 1)
-    with pytest.raises(ValueError, match="without hooks, and 'the net' is of type Linear"):
-        solved(hooked, Dual())
+    for hooked in (mlc(nn.Linear(30, 7)), mlc()):
+        hooked.net.register_forward_hook(lambda module, args, out: out + 1)
+        with pytest.raises(
+            ValueError, match=rf"without hooks.*'the net' is of type {type(hooked.net).__name__}"
+        ):
+            solved(hooked, Dual())
 
 
 def test_dual_leaves_large_batches_to_the_weights() -> None:

@@ -1,5 +1,6 @@
 """Bilevel training: what the task-net minimises, what gradient the energy gets, who moves when."""
 
+import re
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from datamodules.batches import Batch
 from inference.guesses import Case, Concrete, Guess, Point, Rounded, Sampled, StraightThrough, Together, Truth
 from inference.hypergradient import (
+    Bilevel,
     ConjugateGradient,
     Dropped,
     Exact,
@@ -20,6 +22,8 @@ from inference.hypergradient import (
     Neumann,
     Products,
     Solver,
+    hypergradient,
+    largest_curvature,
 )
 from inference.linear import Product, Solution, Vector
 from lightning_modules.cross_entropy import CrossEntropy
@@ -109,7 +113,8 @@ def test_bilevel_training_learns_on_every_kind_of_answer(primary: str, space: st
 def test_the_energy_rests_while_the_task_net_warms_up(tmp_path: Path) -> None:
     module = implicit("sets", warm_up=2)
     before = weights(module)
-    fit(module, Data("sets"), 2, tmp_path)
+    with pytest.warns(UserWarning, match="the energy never learned: warm_up is 2 epochs"):
+        fit(module, Data("sets"), 2, tmp_path)
     after = weights(module)
     assert all(torch.equal(before[k], after[k]) for k in before if k.startswith("energy"))
     assert module.steps == {"task": 2 * 2 * 5, "energy": 0}
@@ -134,23 +139,39 @@ def test_one_early_stop_in_an_epoch_is_told_with_its_reason(tmp_path: Path) -> N
             first = torch.tensor(len(calls) == 1)
             return replace(found, diverged=first, curvature=torch.where(first, 7.5, 0.0))
 
-    with pytest.warns(UserWarning, match=r"at 50\.00% of the steps.*H has a curvature of 7\.5 or more"):
+    with pytest.warns(UserWarning, match=r"at 50\.00% of the steps.*H has a curvature of 7\.5"):
         fit(implicit("sets", solver=Once(3)), Data("sets"), 1, tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("curvature", "says"),
+    [
+        (7.5, r"a curvature of 7\.5 or more and the divisor was 1\. It is then raised"),
+        (-0.4, r"a negative curvature, -0\.4 or less, .* model\.init_args\.damping above 0\.4"),
+        (0.0, "not a number to go on with"),
+    ],
+)
+def test_why_a_solver_stopped_is_told_with_the_option_that_helps(curvature: float, says: str) -> None:
+    assert re.search(says, implicit("sets")._why(torch.tensor(curvature), torch.tensor(1.0)))
+
+
 @pytest.mark.parametrize("name", ["inner_steps", "refresh"])
-def test_counts_below_one_are_refused(name: str) -> None:
+def test_settings_that_cannot_be_meant_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match=f"{name} is 0: take 1 or more"):
         implicit("sets", **{name: 0})
+    for weight in ("energy_weight", "damping"):
+        with pytest.raises(ValueError, match=f"{weight} is -1: take 0 or more"):
+            implicit("sets", **{weight: -1})
     with pytest.raises(ValueError, match="0 products or more"):
         ConjugateGradient(steps=-1)
 
 
-def test_without_weight_the_task_net_is_that_of_cross_entropy_and_the_implicit_gradient_is_zero(
-    tmp_path: Path,
+@pytest.mark.filterwarnings("ignore:the energy never learned", "ignore:energy_weight is 0")
+@pytest.mark.parametrize("options", [{"energy_weight": 0.0}, {"energy_weight": 0.5, "warm_up": 3}])
+def test_without_weight_and_in_warm_up_the_task_net_is_that_of_cross_entropy(
+    options: dict[str, Any], tmp_path: Path
 ) -> None:
-    with pytest.warns(UserWarning, match="the implicit gradient is 0"):
-        module = implicit("sets", energy_weight=0.0, dropout=0.5)
+    module = implicit("sets", dropout=0.5, **options)
     kind, shape = SPACES["sets"]
     torch.manual_seed(3)
     plain = CrossEntropy(Net(shape, 0.5), adam, task_steps=5, space=kind, metric=Quality(kind), seed=1)
@@ -158,7 +179,12 @@ def test_without_weight_the_task_net_is_that_of_cross_entropy_and_the_implicit_g
     fit(module, Data("sets"), 3, tmp_path / "b")
     for name, value in plain.task_net.state_dict().items():
         assert torch.equal(value, module.task_net.state_dict()[name])
-    assert module.curves["implicit"] == [0, 0, 0]
+    assert module.curves.get("implicit", [0, 0, 0]) == [0, 0, 0]
+
+
+def test_an_energy_without_weight_is_warned_of() -> None:
+    with pytest.warns(UserWarning, match="the implicit gradient is 0"):
+        implicit("sets", energy_weight=0.0)
 
 
 class Still(Implicit):
@@ -169,6 +195,68 @@ class Still(Implicit):
             self.steps["energy"] += 1
             self.differentiate("energy", batch)
             self.kept = [p.grad.clone() for p in self._owned["energy"] if p.grad is not None]
+
+
+def test_the_energy_gets_the_total_gradient_at_the_task_net_of_after_its_steps(tmp_path: Path) -> None:
+    taught: list[Tensor] = []
+
+    class Compared(Still):
+        def step(self, part: str, batch: Batch) -> None:
+            super().step(part, batch)
+            if part == "task":
+                return Implicit.step(self, part, batch)
+            assert self.steps["task"] == 5 * self.steps["energy"]
+            space = self.space.over(batch.mask)
+
+            def inner(logits: Tensor) -> Tensor:
+                of_answer = self.energy(batch.x, space.relax(logits))
+                return (space.supervise(logits, batch.y) + 0.5 * of_answer).mean()
+
+            def outer(logits: Tensor) -> Tensor:
+                answer = space.relax(logits)
+                gap = self.energy(batch.x, batch.y) - self.energy(batch.x, answer)
+                return (space.cost(answer, batch.y) + gap).clamp_min(0).mean()
+
+            problem = Bilevel(self.task_net, batch.x, inner, outer, [*self.energy.parameters()])
+            divisor = 1.1 * largest_curvature(problem, EXACT, iterations=10).clamp_min(1 / 1.1)
+            found = hypergradient(problem, Neumann(3), EXACT, divisor=divisor, damping=0.1 * divisor)
+            assert any(part.any() for part in found.implicit)
+            for given, explicit, bent in zip(self.kept, found.explicit, found.implicit, strict=True):
+                torch.testing.assert_close(given, explicit - bent)
+            taught.extend(self.kept)
+
+    module = implicit("sets", "ssvm", refresh=1, damping=0.1)
+    module.__class__ = Compared
+    fit(module, Data("sets"), 1, tmp_path)
+    assert any(gradient.any() for gradient in taught)
+
+
+def test_the_divisor_is_measured_every_so_many_steps_and_raised_where_a_series_grows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    divisors: list[float] = []
+    measured = iter([0.3, 50.0])
+
+    class Seen(Identity):
+        def __call__(self, product: Product, v: Vector, **options: Any) -> Solution:
+            divisors.append(float(options["divisor"]))
+            grown = torch.tensor(4.0 if len(divisors) == 2 else 0.0)
+            return replace(super().__call__(product, v, **options), diverged=grown > 0, curvature=grown)
+
+    monkeypatch.setattr(
+        "lightning_modules.implicit.largest_curvature", lambda *_, **__: torch.tensor(next(measured))
+    )
+    fit(implicit("sets", solver=Seen(), refresh=3), Data("sets"), 2, tmp_path)
+    assert divisors == pytest.approx([1, 1, 4.4, 55])  # 1 at least; 1.1 times what is known
+
+
+def test_the_gradient_of_the_energy_is_clipped(tmp_path: Path) -> None:
+    module = implicit("sets", energy_clip_norm=1e-3)
+    module.energy_optimizer = partial(torch.optim.SGD, lr=1.0)
+    before = [p.detach().clone() for p in module.energy.parameters()]
+    fit(module, Data("sets"), 1, tmp_path)
+    moves = [(p - b).square().sum() for p, b in zip(module.energy.parameters(), before, strict=True)]
+    assert 1e-3 < float(torch.stack(moves).sum().sqrt()) < 2.001e-3  # two steps of a thousandth
 
 
 def gradient_of(solver: Solver, products: Products, tmp_path: Path, **options: Any) -> list[Tensor]:
