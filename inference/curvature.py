@@ -212,8 +212,15 @@ def explicit_gradient(problem: Bilevel) -> list[Tensor]:
         return list(torch.autograd.grad(problem.outer(logits), list(problem.phi), materialize_grads=True))
 
 
-def pulled(outputs: Sequence[Tensor], weights: Sequence[Tensor], by: Sequence[Tensor]) -> list[Tensor]:
-    """The gradient of <weights, outputs>, 0 where they do not depend on it; the graph is kept.
+def pulled(
+    outputs: Sequence[Tensor],
+    weights: Sequence[Tensor],
+    by: Sequence[Tensor],
+    *,
+    keep: bool = True,
+    differentiable: bool = False,
+) -> list[Tensor]:
+    """The gradient of <weights, outputs>, 0 where they do not depend on it; the graph is kept unless told.
 
     This asks the engine behind `torch.autograd.grad`, whose checks take 50 us a call: as long as a product
     itself in a small net.
@@ -228,8 +235,8 @@ def pulled(outputs: Sequence[Tensor], weights: Sequence[Tensor], by: Sequence[Te
         found = engine.run_backward(
             tuple(outputs),
             tuple(weights),
-            True,  # keep the graph
-            False,  # build none
+            keep,
+            differentiable,
             tuple(by),
             allow_unreachable=True,
             accumulate_grad=False,

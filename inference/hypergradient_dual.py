@@ -114,13 +114,13 @@ class _InExamples(Curvature):
         self.phi = list(problem.phi)
         shape = (*problem.x.shape[:-1], len(self.layers[-1].out))
         self.logits = self.layers[-1].out.T.contiguous().view(shape).requires_grad_()
+        one = self.logits.new_ones(())
         with torch.enable_grad():
-            (self.slopes,) = torch.autograd.grad(
-                problem.inner(self.logits), self.logits, create_graph=True, materialize_grads=True
-            )
+            inner = problem.inner(self.logits)
+            (self.slopes,) = pulled([inner], [one], [self.logits], differentiable=True)
             outer = problem.outer(self.logits)
         refuse_once_only([self.slopes])
-        slope, *self.explicit = torch.autograd.grad(outer, [self.logits, *self.phi], materialize_grads=True)
+        slope, *self.explicit = pulled([outer], [one], [self.logits, *self.phi], keep=False)
         with torch.no_grad():
             for layer, received in self._backwards(self.slopes.detach()):
                 layer.receive(received, first=layer is self.layers[0])
@@ -204,7 +204,7 @@ class _InExamples(Curvature):
         """The gradient of <change of the logits, slope of the inner loss there>."""
         if not self.slopes.requires_grad:
             return pulled((), (), by)
-        return pulled([self.slopes], [change.T.reshape(self.slopes.shape)], by)
+        return pulled([self.slopes], [change.T.contiguous().view(self.slopes.shape)], by)
 
 
 def _columns(of_logits: Tensor) -> Tensor:

@@ -73,20 +73,22 @@ def neumann(
     check_divisor(divisor)
     c, good = _usable(divisor, b[0])
     z, total, sizes, turns = b, [t.clone() for t in b], [dot(b, b)], []
-    alive = (sizes[0] < math.inf) & good
-    scale = alive / -c
+    alive = ((sizes[0] < math.inf) & good).to(c.dtype)
+    step, at_hand = -1 / c, b[0].device.type == "cpu"  # there nothing waits for who looks at a number
     for _ in range(terms):
+        scale = alive * step  # at 0 the term is kept as it is, and grows no further
         after = list(torch._foreach_addcmul(z, damped(product(z), z, damping), [scale] * len(z)))
-        turns.append(dot(z, after))
+        sizes.append(dot(after, after))
+        alive = alive * (sizes[-1] <= SLACK**2 * sizes[-2])
+        torch._foreach_addcmul_(total, after, [alive] * len(z))
+        turns.append(sizes[-1] if at_hand and alive.all() else dot(after, z))
+        if at_hand and not alive.any():
+            break
         z = after
-        sizes.append(dot(z, z))
-        alive = alive & (sizes[-1] <= SLACK**2 * sizes[-2])
-        scale = alive / -c  # at 0 the term is kept as it is, and grows no further
-        torch._foreach_addcmul_(total, z, [alive.to(c.dtype)] * len(z))
     lengths = torch.stack(sizes).sqrt()
     factor = ((lengths < math.inf).all(0) & good) / c
     x = [t.mul_(factor).nan_to_num_(0.0, 0.0, 0.0) for t in total]
-    return Solution(x, ~alive, c * _first_growth(lengths, turns), lengths[-1] / lengths[0])
+    return Solution(x, alive == 0, c * _first_growth(lengths, turns), lengths[-1] / lengths[0])
 
 
 def conjugate_gradient(
