@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 OfAnswer = Callable[[Tensor], Tensor]
 Slope = Callable[[Tensor], tuple[Tensor, Tensor]]
+Curve = Callable[[Tensor], tuple[Tensor, OfAnswer]]
 
 
 class Energy(nn.Module):
@@ -52,6 +53,13 @@ class Energy(nn.Module):
 
         return value_and_gradient
 
+    def curve(self, x: Tensor) -> Curve | None:
+        """A function from y to dE/dy and to u -> (d2E/dy2) u, both in closed form, with the input fixed.
+
+        Gradients of dE/dy reach the parameters, not y. None where there is no closed form.
+        """
+        return None
+
 
 class SumEnergy(Energy):
     """A local energy, which sees the input, plus a joint one, which sees how the parts of an answer agree."""
@@ -77,3 +85,15 @@ class SumEnergy(Energy):
             return e1 + e2, g1 + g2
 
         return value_and_gradient
+
+    def curve(self, x: Tensor) -> Curve | None:
+        """The terms' own curves, added, where both have one."""
+        local, joint = self.local.curve(x), self.joint.curve(x)
+        if local is None or joint is None:
+            return None
+
+        def gradient_and_product(y: Tensor) -> tuple[Tensor, OfAnswer]:
+            (g1, h1), (g2, h2) = local(y), joint(y)
+            return g1 + g2, lambda u: h1(u) + h2(u)
+
+        return gradient_and_product

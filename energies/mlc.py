@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
-from energies.base import Energy, OfAnswer, Slope
+from energies.base import Curve, Energy, OfAnswer, Slope
 from energies.sets import sum_potentials, sum_rows
 
 
@@ -35,6 +35,11 @@ class LocalEnergy(Energy):
         with torch.no_grad():
             potentials = self.net(x)
         return lambda y: (-sum_potentials(potentials, y), -potentials.expand_as(y))
+
+    def curve(self, x: Tensor) -> Curve:
+        """dE/dy = -net(x), and no second derivative."""
+        potentials = self.net(x)
+        return lambda y: (-potentials.expand_as(y), torch.zeros_like)
 
 
 class LabelMixEnergy(Energy):
@@ -69,3 +74,13 @@ class LabelMixEnergy(Energy):
             return -(F.softplus(z) @ weights), -((torch.sigmoid(z) * weights) @ patterns.T)
 
         return value_and_gradient
+
+    def curve(self, x: Tensor) -> Curve:
+        """dE/dy as in `slope`; d2E/dy2 u = - M^T (v * gate * (1 - gate) * M u), gate = sigmoid(M y + m)."""
+        return self._gradient_and_product
+
+    def _gradient_and_product(self, y: Tensor) -> tuple[Tensor, OfAnswer]:
+        patterns = self.patterns.detach()
+        gate = torch.sigmoid(sum_rows(self.patterns, y.detach()) + self.bias)
+        bend = (gate * (gate - 1) * self.weights).detach()
+        return -((gate * self.weights) @ self.patterns.T), lambda u: ((u @ patterns) * bend) @ patterns.T

@@ -5,13 +5,14 @@ the layer gives, h (I, N) is what the layer reads. H z differentiates that along
 V = Q h^T + d R^T in each layer, with the d and h of the point. All that a solver makes of v and of products
 has it too. So a vector is kept as its Q (O, N) and R (I, N), and a weight's worth of numbers never exists:
 of the first layer, whose input is fixed, only h^T h (N, N) is needed, whatever its width. The weights of
-the others are multiplied as they are; the Hessian of the loss in the logits comes from autograd.
+the others are multiplied as they are; the Hessian of the loss in the logits is the problem's `curve`, or
+comes from autograd.
 
 Shapes: N rows of the input (examples, or positions of them), I inputs and O outputs of a layer. Examples are
 columns here, so that each layer's part of a vector is a block of memory.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -114,13 +115,11 @@ class _InExamples(Curvature):
         self.phi = list(problem.phi)
         shape = (*problem.x.shape[:-1], len(self.layers[-1].out))
         self.logits = self.layers[-1].out.T.contiguous().view(shape).requires_grad_()
-        one = self.logits.new_ones(())
         with torch.enable_grad():
-            inner = problem.inner(self.logits)
-            (self.slopes,) = pulled([inner], [one], [self.logits], differentiable=True)
+            closed = problem.curve(self.logits.detach()) if problem.curve else None
+            self.slopes, self.bend = closed or self._differentiated(problem)
             outer = problem.outer(self.logits)
-        refuse_once_only([self.slopes])
-        slope, *self.explicit = pulled([outer], [one], [self.logits, *self.phi], keep=False)
+        slope, *self.explicit = pulled([outer], [outer.new_ones(())], [self.logits, *self.phi], keep=False)
         with torch.no_grad():
             for layer, received in self._backwards(self.slopes.detach()):
                 layer.receive(received, first=layer is self.layers[0])
@@ -132,8 +131,7 @@ class _InExamples(Curvature):
         out, met = torch.empty_like(vector), self._parts(self._met(vector))
         parts = self._parts(out)
         changes = self._along(met, parts)
-        (bent,) = self._pulled(changes[-1], [self.logits])
-        q = _columns(bent)
+        q = _columns(self.bend(self._by_row(changes[-1])))
         for depth in range(len(self.layers) - 1, -1, -1):
             layer, place = self.layers[depth], parts[2 * depth]
             if layer.bend is None or layer.turn is None:
@@ -147,7 +145,7 @@ class _InExamples(Curvature):
     def cross(self, w: Vector) -> list[Tensor]:
         (vector,) = w
         changes = self._along(self._parts(self._met(vector)), self._parts(torch.empty_like(vector)))
-        return self._pulled(changes[-1], self.phi)
+        return self._pulled(self._by_row(changes[-1]), self.phi)
 
     def dot(self, a: Vector, b: Vector) -> Tensor:
         """Sum over layers of <Q, V h> + <R, V^T d>, V being what the other vector stands for."""
@@ -200,11 +198,22 @@ class _InExamples(Curvature):
             changes.append(torch.addmm(met[2 * depth], layer.weight, r))
         return [*changes, self.layers[-1].through(changes[-1])]
 
+    def _differentiated(self, problem: Bilevel) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+        """The slope of the inner loss and products with its second derivative, by autograd."""
+        inner = problem.inner(self.logits)
+        (slopes,) = pulled([inner], [inner.new_ones(())], [self.logits], differentiable=True)
+        refuse_once_only([slopes])
+        return slopes, lambda change: self._pulled(change, [self.logits])[0]
+
+    def _by_row(self, change: Tensor) -> Tensor:
+        """A change (L, N) in the shape of the logits."""
+        return change.T.contiguous().view(self.logits.shape)
+
     def _pulled(self, change: Tensor, by: Sequence[Tensor]) -> list[Tensor]:
         """The gradient of <change of the logits, slope of the inner loss there>."""
         if not self.slopes.requires_grad:
             return pulled((), (), by)
-        return pulled([self.slopes], [change.T.contiguous().view(self.slopes.shape)], by)
+        return pulled([self.slopes], [change], by)
 
 
 def _columns(of_logits: Tensor) -> Tensor:

@@ -88,7 +88,8 @@ def neumann(
     lengths = torch.stack(sizes).sqrt()
     factor = ((lengths < math.inf).all(0) & good) / c
     x = [t.mul_(factor).nan_to_num_(0.0, 0.0, 0.0) for t in total]
-    return Solution(x, alive == 0, c * _first_growth(lengths, turns), lengths[-1] / lengths[0])
+    grew = torch.zeros_like(lengths[0]) if at_hand and alive.all() else _first_growth(lengths, turns)
+    return Solution(x, alive == 0, c * grew, lengths[-1] / lengths[0])
 
 
 def conjugate_gradient(

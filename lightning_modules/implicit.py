@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from datamodules.batches import Batch
-from energies.base import Energy
+from energies.base import Energy, OfAnswer
 from inference.guesses import Case, Guess
 from inference.hypergradient import (
     Bilevel,
@@ -132,7 +132,14 @@ class Implicit(Scheme):
             return losses[-1]
 
         phi = [p for p in self._owned["energy"] if p.requires_grad]
-        problem = Bilevel(self.task_net, batch.x, lambda logits: self._inner(batch, logits), outer, phi)
+        problem = Bilevel(
+            self.task_net,
+            batch.x,
+            lambda logits: self._inner(batch, logits),
+            outer,
+            phi,
+            lambda logits: self._curve(batch, logits),
+        )
         reduce = self._mean_over_processes if self.trainer.world_size > 1 else None
         if (self.steps["energy"] - 1) % self.refresh == 0 and not isinstance(self.solver, Dropped):
             curvature = largest_curvature(problem, self.products, iterations=10, reduce=reduce)
@@ -214,6 +221,12 @@ class Implicit(Scheme):
 
     def _inner(self, batch: Batch, logits: Tensor) -> Tensor:
         return self.task_loss(self.energy, self.space.over(batch.mask), batch.x, batch.y, logits)
+
+    def _curve(self, batch: Batch, logits: Tensor) -> tuple[Tensor, OfAnswer] | None:
+        """The first two derivatives of the inner loss, where space and energy have them in closed form."""
+        bends = self.space.over(batch.mask).bends(logits, batch.y)
+        energy = None if bends is None else self.energy.curve(batch.x)
+        return None if bends is None or energy is None else self.task_loss.curve(energy, bends)
 
     def _outer(self, batch: Batch, logits: Tensor) -> Tensor:
         space = self.space.over(batch.mask)

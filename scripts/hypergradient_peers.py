@@ -15,8 +15,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from energies.base import Energy
+from energies.base import Energy, OfAnswer
+from energies.spaces import LabelSets
 from inference.hypergradient import Bilevel
+from losses.task import EnergyAndSupervision
 
 Contender = Callable[[], list[Tensor]]  # the gradient of the outer loss in the energy's parameters
 
@@ -53,7 +55,13 @@ class Task:
 
     def bilevel(self) -> Bilevel:
         """The problem as this project states it."""
-        return Bilevel(self.net, self.x, self.inner, self.outer, list(self.energy.parameters()))
+        return Bilevel(self.net, self.x, self.inner, self.outer, list(self.energy.parameters()), self.curve)
+
+    def curve(self, logits: Tensor) -> tuple[Tensor, OfAnswer]:
+        """The derivatives of `inner`."""
+        of_answer = self.energy.curve(self.x)
+        assert of_answer is not None
+        return EnergyAndSupervision(1.0).curve(of_answer, LabelSets(self.y.shape[-1]).bends(logits, self.y))
 
     def outer_gradients(self, logits: Tensor, *, again: bool) -> tuple[list[Tensor], list[Tensor]]:
         """Of theta and of phi; `again`: the graph is needed once more."""

@@ -63,6 +63,26 @@ def test_closed_form_slope_is_the_derivative(energy: Energy) -> None:
     torch.testing.assert_close(gradient, want_gradient)
 
 
+def test_closed_form_curves_are_the_derivatives(energy: Energy) -> None:
+    x, (y, direction) = inputs()[0], inputs()[1][:2]
+    known = energy.curve(x)
+    assert known is not None
+    gradient, product = known(y)
+    y.requires_grad_()
+    (slope,) = torch.autograd.grad(energy(x, y).sum(), y, create_graph=True)
+    torch.testing.assert_close(gradient, slope)
+    along = (slope * direction).sum()
+    (bent,) = torch.autograd.grad(along, y, retain_graph=True, materialize_grads=True, allow_unused=True)
+    torch.testing.assert_close(product(direction), bent)
+    learned = [*energy.parameters()]
+    right = torch.autograd.grad(along, learned, materialize_grads=True, allow_unused=True)
+    mine = torch.autograd.grad(
+        (gradient * direction).sum(), learned, materialize_grads=True, allow_unused=True
+    )
+    for a, b in zip(mine, right, strict=True):
+        torch.testing.assert_close(a, b)
+
+
 @pytest.mark.parametrize("share", [0.03, 0.5])  # looked up; multiplied
 def test_discrete_sets_give_the_same_energy_and_parameter_gradients_as_floats(
     energy: Energy, share: float
