@@ -74,16 +74,21 @@ def neumann(
     c, good = _usable(divisor, b[0])
     z, total, sizes, turns = b, [t.clone() for t in b], [dot(b, b)], []
     alive = ((sizes[0] < math.inf) & good).to(c.dtype)
-    step, at_hand = -1 / c, b[0].device.type == "cpu"  # there nothing waits for who looks at a number
+    scale = alive / -c  # at 0 a term is kept as it is, and grows no further
+    at_hand = b[0].device.type == "cpu"  # where nothing waits for who looks at a number
     for _ in range(terms):
-        scale = alive * step  # at 0 the term is kept as it is, and grows no further
         after = list(torch._foreach_addcmul(z, damped(product(z), z, damping), [scale] * len(z)))
         sizes.append(dot(after, after))
-        alive = alive * (sizes[-1] <= SLACK**2 * sizes[-2])
+        fine = sizes[-1] <= SLACK**2 * sizes[-2]
+        if at_hand and fine.all():
+            turns.append(sizes[-1])
+        else:
+            turns.append(dot(after, z))
+            alive = alive * fine
+            scale = alive / -c
+            if at_hand and not alive.any():
+                break
         torch._foreach_addcmul_(total, after, [alive] * len(z))
-        turns.append(sizes[-1] if at_hand and alive.all() else dot(after, z))
-        if at_hand and not alive.any():
-            break
         z = after
     lengths = torch.stack(sizes).sqrt()
     factor = ((lengths < math.inf).all(0) & good) / c
@@ -152,8 +157,10 @@ def check_divisor(divisor: float | Tensor) -> None:
 
 
 def _usable(divisor: float | Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
-    """The divisor as a tensor, 1 if it is none, and whether it is one."""
+    """The divisor as a tensor, 1 if it is none, and whether it is one, as `check_divisor` has seen of numbers."""
     c = torch.as_tensor(divisor, dtype=like.dtype, device=like.device)
+    if not isinstance(divisor, Tensor):
+        return c, torch.ones_like(c, dtype=torch.bool)
     good = (c > 0) & (c < math.inf)
     return torch.where(good, c, 1.0), good
 
