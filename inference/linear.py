@@ -157,7 +157,7 @@ def check_divisor(divisor: float | Tensor) -> None:
 
 
 def _usable(divisor: float | Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
-    """The divisor as a tensor, 1 if it is none, and whether it is one, as `check_divisor` has seen of numbers."""
+    """The divisor as a tensor, 1 if it is none, and whether it is one; numbers have been looked at."""
     c = torch.as_tensor(divisor, dtype=like.dtype, device=like.device)
     if not isinstance(divisor, Tensor):
         return c, torch.ones_like(c, dtype=torch.bool)
