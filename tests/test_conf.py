@@ -1,5 +1,6 @@
 """Every file in conf/ builds its objects, and every setting of a table fits the scheme it is for."""
 
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,9 @@ import torch
 
 from energies.pretrained import PartlyPretrainedEnergy, PretrainedEnergy
 from experiments.cli import ParseOnly, TrainCLI
+from experiments.compose import SEED
 from experiments.errors import ConfigError
+from experiments.plan import layers_of
 from experiments.spec import read_table
 from networks.pretrained import CheckpointUnusable, PretrainedNet, load_part
 
@@ -187,24 +190,21 @@ def test_each_data_file_builds_without_touching_a_file(data: Path, tmp_path: Pat
     assert cli.datamodule.seed == cli.config["seed_everything"]
 
 
-def cells() -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
-    """The layers and the settings of every cell of every table, each once."""
+def cells() -> list[tuple[str, ...]]:
+    """The command line of every cell of every table, each once."""
     found = set()
     for table in map(read_table, TABLES):
-        for name, row in table.rows.items():
-            settings = tuple(f"--{key}={value}" for key, value in row.set.items())
-            for column in table.columns:
-                if table.has(name, column) and table.columns[column].config:
-                    found.add((table.layers(name, column), settings))
+        for name, column in product(table.rows, table.columns):
+            if table.has(name, column) and table.columns[column].config:
+                found.add(tuple(layers_of(table, name, column).arguments()))
     return sorted(found)
 
 
 @pytest.mark.parametrize("quarter", range(4))
 def test_every_cell_of_a_table_resolves_to_a_config(quarter: int) -> None:
     parser = ParseOnly()
-    for layers, settings in cells()[quarter::4]:
-        config = parser.resolve([*configs(*layers), *settings, "--seed_everything=3"])
-        assert config["model"]["init_args"]["seed"] == 3
+    for arguments in cells()[quarter::4]:
+        assert parser.resolve([*arguments])["model"]["init_args"]["seed"] == SEED
 
 
 def test_every_settings_file_belongs_to_a_row() -> None:
