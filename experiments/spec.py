@@ -132,7 +132,7 @@ class _Reader:
                     path, lent = _load(lender)
                 except TableError as error:
                     self._fail(f"{kind}.{name}: {error}")
-                trees[name] = self._dict(str(path), lent).get(kind, {}).get(name)
+                trees[name] = self._dict(f"{kind} of {path}", self._dict(str(path), lent).get(kind)).get(name)
                 if not isinstance(trees[name], dict):
                     self._fail(f"{kind}.{name} is said to be that of {lender}, and {path} writes out none.")
         return trees

@@ -157,10 +157,10 @@ def check_divisor(divisor: float | Tensor) -> None:
 
 
 def _usable(divisor: float | Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
-    """The divisor as a tensor, 1 if it is none, and whether it is one; numbers have been looked at."""
+    """The divisor as a tensor, 1 if it is none, and whether it is one; a number is known to be positive."""
     c = torch.as_tensor(divisor, dtype=like.dtype, device=like.device)
     if not isinstance(divisor, Tensor):
-        return c, torch.ones_like(c, dtype=torch.bool)
+        return c, c.isfinite()
     good = (c > 0) & (c < math.inf)
     return torch.where(good, c, 1.0), good
 
