@@ -78,15 +78,19 @@ def _sweep(axes: "Axes", figure: Figure, summary: Summary) -> bool:
 
 
 def _curves(axes: "Axes", figure: Figure, summary: Summary) -> bool:
-    """A curve of each row, of one seed or all; where the phases of its first seed change, a dashed line."""
+    """A curve of each row, of one seed or all; where the phases of its first seed change, a dashed line.
+
+    A row with runs of an earlier config has a dagger, as on the page.
+    """
     drawn = False
     for index, row in enumerate(figure.rows):
+        name = summary.table.rows[row].label + ("†" if summary.cells[row, figure.column].stale else "")
         found = [r for r in _records(summary, row, figure.column) if r.get("curves", {}).get(figure.curve)]
         for record in found if figure.seeds == "all" else found[:1]:
             values = [value / figure.values.get(row, 1.0) for value in record["curves"][figure.curve]]
             length = _length(record, figure)
             place = [(i + 0.5) * length / len(values) for i in range(len(values))]
-            label = summary.table.rows[row].label if record is found[0] else None
+            label = name if record is found[0] else None
             axes.plot(place, _smooth(values, figure.smooth), color=f"C{index}", label=label)
             drawn = True
         phases = found[0]["curves"].get("phase", []) if found and figure.seeds == "first" else []

@@ -23,8 +23,9 @@ def record(row: str, seed: int, value: float, **more: Any) -> None:
     store.keep("toy", [known | {"metrics": {"test/example_f1": value}} | more])
 
 
-def draw() -> list[str]:
-    return [path.name for path in plots.draw(summarise(read_table("toy")))]
+def draw(**ids: str) -> list[str]:
+    known = {"ids": {place.replace("_", "/"): run for place, run in ids.items()}}
+    return [path.name for path in plots.draw(summarise(read_table("toy"), known))]
 
 
 def test_a_figure_is_drawn_where_there_are_records_and_stands_in_the_page(world: World) -> None:
@@ -99,7 +100,10 @@ def test_curves_of_all_seeds_share_a_colour_and_one_label_and_are_over_the_rows_
     draw()
     assert [values for values, _ in drawn] == [[1.25, 1.0, 1.25], [1.0, 1.0, 1.0]]
     assert len({how["color"] for _, how in drawn}) == 1
-    assert [bool(how["label"]) for _, how in drawn] == [True, False]
+    assert [how["label"] for _, how in drawn] == ["plain", None]
+    drawn.clear()
+    draw(plain_easy_1="another")
+    assert drawn[0][1]["label"] == "plain†"
 
 
 @pytest.mark.parametrize(
