@@ -208,7 +208,7 @@ def test_every_cell_of_a_table_resolves_to_a_config(quarter: int) -> None:
 
 
 def test_every_settings_file_belongs_to_a_row() -> None:
-    used = {file for layers, _ in cells() for file in layers}
+    used = {argument for arguments in cells() for argument in arguments}
     assert {str(path) for path in Path("conf/tuned").rglob("*.yaml")} <= used
 
 
