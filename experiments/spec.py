@@ -126,10 +126,11 @@ class _Reader:
     def _written_out(self, kind: str, tree: Tree) -> dict[str, Tree]:
         """All rows or columns; one that is a word is the one of its name in the table so called."""
         trees = {str(name): t for name, t in self._dict(kind, tree[kind]).items()}
+        read: dict[str, tuple[Path, Tree]] = {}
         for name, lender in trees.items():
             if isinstance(lender, str):
                 try:
-                    path, lent = _load(lender)
+                    path, lent = read[lender] = read.get(lender) or _load(lender)
                 except TableError as error:
                     self._fail(f"{kind}.{name}: {error}")
                 trees[name] = self._dict(f"{kind} of {path}", self._dict(str(path), lent).get(kind)).get(name)

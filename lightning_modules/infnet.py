@@ -207,6 +207,8 @@ class InfNet(Phased):
                 "the objective trains A itself, and the phase `tune` goes on from F: leave `tune` out, or "
                 "take an objective of F such as MarginRescaled."
             )
+        if self.phases[0] != "joint":
+            raise ValueError(f"phases is {self.phases}: begin with `joint`, in which the energy learns.")
         if "tune" in self.phases and not isinstance(self.networks, Single):
             raise ValueError(
                 f"{type(self.networks).__name__} trains A together with F; the phase `tune` is for "

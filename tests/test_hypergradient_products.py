@@ -229,11 +229,11 @@ def test_what_can_be_derived_once_is_named_and_finite_differences_take_it(
     assert flat(solved(once, FiniteDifference()).implicit).isfinite().all()
 
 
-def sets_in_use() -> tuple[nn.Module, Energy, AnswerSpace, Tensor, Tensor]:
+def sets_in_use(of_energy: float = 0.0) -> tuple[nn.Module, Energy, AnswerSpace, Tensor, Tensor]:
     def net(dropout: float) -> LabelMLP:
         return LabelMLP(30, 7, width=8, dropout=dropout).double()
 
-    energy = SumEnergy(LocalEnergy(net(0.0)), LabelMixEnergy(7, 4)).double()
+    energy = SumEnergy(LocalEnergy(net(of_energy)), LabelMixEnergy(7, 4)).double()
     return net(0.3), energy, LabelSets(7), torch.randn(5, 30, dtype=DOUBLE), (torch.rand(5, 7) < 0.4).double()
 
 
@@ -289,9 +289,7 @@ def test_differences_and_double_backward_agree_on_the_networks_energies_and_loss
 
 def test_the_closed_form_of_the_inner_loss_gives_what_autograd_does() -> None:
     torch.manual_seed(1)
-    net, energy, space, x, y = sets_in_use()
-    energy.train()
-    energy.local.net = LabelMLP(30, 7, width=8, dropout=0.4).double()  # type: ignore[union-attr]
+    net, energy, space, x, y = sets_in_use(of_energy=0.4)
     task_loss = EnergyAndSupervision(0.7, 1.3)
 
     def outer(logits: Tensor) -> Tensor:

@@ -296,6 +296,7 @@ def test_a_resumed_run_equals_an_unbroken_one_bit_by_bit(nets: str, tmp_path: Pa
         ("separated", "compound", {"phases": ("joint", "tune")}, "Separated trains A together with F"),
         ("single", "perceptron", {"phases": ("joint", "tune")}, "the objective trains A itself"),
         ("single", "margin", {"augmented_settings": {"lr": 0.1}}, "Single has none: leave them out"),
+        ("single", "margin", {"phases": ("tune",)}, "begin with `joint`"),
         ("stacked", "margin", {}, "trains F alone, and Stacked would predict with an untrained A"),
         ("single", "compound", {}, "Single is one network: take networks.Separated"),
         ("separated", "perceptron", {"supervised": ("augmented",)}, "supervision is for augmented"),
