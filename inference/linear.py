@@ -71,30 +71,48 @@ def neumann(
     if terms < 0:
         raise ValueError(f"a Neumann series of {terms} terms: ask for 0 products or more.")
     check_divisor(divisor)
+    size = dot(b, b)
+    if size.ndim == 0 and size.device.type == "cpu":
+        return _neumann_at_hand(product, b, size, terms, float(divisor), damping, dot)
     c, good = _usable(divisor, b[0])
-    z, total, sizes, turns = b, [t.clone() for t in b], [dot(b, b)], []
-    alive = ((sizes[0] < math.inf) & good).to(c.dtype)
-    scale = alive / -c  # at 0 a term is kept as it is, and grows no further
-    at_hand = b[0].device.type == "cpu"  # where nothing waits for who looks at a number
+    z, total, sizes, turns = b, [t.clone() for t in b], [size], []
+    alive = ((size < math.inf) & good).to(c.dtype)
     for _ in range(terms):
-        after = list(torch._foreach_addcmul(z, damped(product(z), z, damping), [scale] * len(z)))
+        step = alive / -c  # at 0 a term is kept as it is, and grows no further
+        after = list(torch._foreach_addcmul(z, damped(product(z), z, damping), [step] * len(z)))
         sizes.append(dot(after, after))
-        fine = sizes[-1] <= SLACK**2 * sizes[-2]
-        if at_hand and fine.all():
-            turns.append(sizes[-1])
-        else:
-            turns.append(dot(after, z))
-            alive = alive * fine
-            scale = alive / -c
-            if at_hand and not alive.any():
-                break
+        turns.append(dot(after, z))
+        alive = alive * (sizes[-1] <= SLACK**2 * sizes[-2])
         torch._foreach_addcmul_(total, after, [alive] * len(z))
         z = after
     lengths = torch.stack(sizes).sqrt()
     factor = ((lengths < math.inf).all(0) & good) / c
     x = [t.mul_(factor).nan_to_num_(0.0, 0.0, 0.0) for t in total]
-    grew = torch.zeros_like(lengths[0]) if at_hand and alive.all() else _first_growth(lengths, turns)
-    return Solution(x, alive == 0, c * grew, lengths[-1] / lengths[0])
+    left = torch.where(lengths[0] == 0, 0.0, lengths[-1] / lengths[0])
+    return Solution(x, alive == 0, c * _first_growth(lengths, turns), left)
+
+
+def _neumann_at_hand(
+    product: Product, b: Vector, size: Tensor, terms: int, c: float, damping: float | Tensor, dot: Dot
+) -> Solution:
+    """The same for one system, where it costs nothing to look at a number: ends where a term grows."""
+    z, total, first, last = b, [t.clone() for t in b], float(size), float(size)
+    diverged, curvature = not (first < math.inf and 0 < c < math.inf), 0.0
+    for _ in range(0 if diverged else terms):
+        after = list(torch._foreach_add(z, damped(product(z), z, damping), alpha=-1 / c))
+        before, last = last, float(dot(after, after))
+        if not last <= SLACK**2 * before:
+            diverged = True
+            if 0 < before and last < math.inf:
+                growth = math.sqrt(last / before)
+                curvature = c * (1 + growth if float(dot(after, z)) < 0 else 1 - growth)
+            break
+        torch._foreach_add_(total, after)
+        z = after
+    known = last < math.inf and 0 < c < math.inf
+    x = [t.mul_(1 / c) if known else torch.zeros_like(t) for t in total]
+    left = math.sqrt(last / first) if first else 0.0
+    return Solution(x, torch.tensor(diverged), size.new_tensor(curvature), size.new_tensor(left))
 
 
 def conjugate_gradient(

@@ -142,6 +142,34 @@ def test_systems_side_by_side_are_solved_each_for_itself() -> None:
     assert series.diverged.squeeze(1).tolist() == [False, True, True]
 
 
+@pytest.mark.parametrize("terms", [0, 1, 9])
+@pytest.mark.parametrize(
+    ("eigenvalues", "scale"),
+    [
+        (POSITIVE, 1.0),
+        (POSITIVE, 0.0),
+        ([*POSITIVE[:5], 40.0], 1.0),
+        ([-3.0, *POSITIVE[1:]], 1.0),
+        ([math.inf] * 6, 1.0),
+        (POSITIVE, math.inf),
+    ],
+)
+def test_looking_at_numbers_on_the_way_changes_nothing(
+    terms: int, eigenvalues: list[float], scale: float
+) -> None:
+    finite = spectrum([min(v, 1e3) for v in eigenvalues])
+    matrix = finite if math.isfinite(sum(eigenvalues)) else finite * math.inf
+    b = [scale * t for t in B]
+    at_hand = neumann(times(matrix), b, terms=terms, divisor=5.0, damping=0.1)
+    masked = neumann(
+        times(matrix), b, terms=terms, divisor=5.0, damping=0.1, dot=lambda p, q: dot(p, q).unsqueeze(0)
+    )
+    torch.testing.assert_close(at_hand.x, masked.x)
+    assert at_hand.diverged == masked.diverged
+    torch.testing.assert_close(at_hand.curvature, masked.curvature.squeeze())
+    torch.testing.assert_close(at_hand.left, masked.left.squeeze(), equal_nan=True)
+
+
 def test_a_product_that_is_its_own_argument_is_not_written_to() -> None:
     b = [torch.tensor([3.0, 4.0])]
     found = neumann(lambda z: z, b, terms=3, divisor=2.0)
