@@ -18,7 +18,7 @@ def main(arguments: list[str] | None = None, console: Console | None = None) -> 
         prog="python -m scripts.reproduce", description=__doc__, allow_abbrev=False
     )
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("table", help="a file of conf/tables, without .yaml")
+    parser.add_argument("table", help="a file of conf/tables or conf/sweeps, without .yaml")
     parser.add_argument("--rows", help="only these rows, such as ce,dynamic_nce")
     parser.add_argument("--columns", help="only these columns")
     parser.add_argument("--seeds", help="these seeds instead of the table's, such as 0,1,2")
