@@ -38,6 +38,9 @@ class DeviceData(LightningDataModule):
 
     def __init__(self, *, batch_size: int, eval_batch_size: int, seed: int, pool: int = 1) -> None:
         super().__init__()
+        for name, size in (("batch_size", batch_size), ("eval_batch_size", eval_batch_size)):
+            if size < 1:
+                raise DataMismatch(f"{name} is {size}: take 1 or more.")
         self.batch_size, self.eval_batch_size, self.seed = batch_size, eval_batch_size, seed
         self.pool = pool
         self.splits: dict[str, Split] = {}

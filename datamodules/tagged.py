@@ -133,7 +133,8 @@ class TaggedSentences(DeviceData):
                 f"None of the {len(words):,} words of {self.text.name} has a vector. Take vectors of the "
                 "same language, as text: a word and its numbers in a line."
             )
-        self._check_sizes([len(ids) + 2 for ids in features], len(characters) + 2)
+        read = ", ".join(f"{len(part.lengths):,} to {name}" for name, part in parts.items())
+        self._check_sizes([len(ids) + 2 for ids in features], len(characters) + 2, read)
         longest = max(int(part.lengths.max(initial=0)) for part in parts.values())
         return self.arrange(
             {name: encode(part, [words, *features], self.tags, longest) for name, part in parts.items()}
@@ -164,7 +165,7 @@ class TaggedSentences(DeviceData):
         large = self.published_vectors(GLOVE, None, 100, part="vectors_100d")
         return gap_filled(large, self.published_vectors(GLOVE, None, 50))
 
-    def _check_sizes(self, of_features: Sequence[int], num_characters: int) -> None:
+    def _check_sizes(self, of_features: Sequence[int], num_characters: int, read: str) -> None:
         found = {
             "num_tags": len(self.tags),
             "num_words": len(self.tables["rows"]),
@@ -178,7 +179,10 @@ class TaggedSentences(DeviceData):
         if wrong:
             apart = ", ".join(f"{name} is {size}, not {told[name]}" for name, size in wrong.items())
             advice = " ".join(f"--data.{name} {size}" for name, size in wrong.items())
-            raise DataMismatch(f"{self.text.name} does not fit the configuration: {apart}. Set {advice}.")
+            raise DataMismatch(
+                f"{self.text.name} does not fit the configuration: {apart}. Sentences read: {read}. "
+                f"If a file was cut off, get it again; otherwise set {advice}."
+            )
 
 
 def encode(part: Sentences, columns: Sequence[Ids], tags: Sequence[str], longest: int) -> Split:

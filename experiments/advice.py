@@ -11,23 +11,25 @@ import yaml
 from experiments.errors import near
 
 EXAMPLES = {"model": "conf/scheme/cross_entropy_mlc.yaml", "data": "conf/data/yeast.yaml"}
+TASKS = Path("conf/task")
+NOISE = ("Does not validate", "Subtypes:", "Errors:", "Given value", "Expected a <class 'NoneType'>")
 
 Parser = Any  # jsonargparse's, which this file does not import
 
 
 def advise(parser: Parser, message: str, files: list[str]) -> str:
     """One message: what is wrong, where, what was probably meant."""
+    if found := re.search(r"Option '([\w.]+)' is not accepted|unrecognized arguments: *--?([\w.]+)", message):
+        if classes := _classes(message, found):
+            return _no_argument(classes[-1], (found[1] or found[2]).split(".")[0], message, files)
+        meant = near(f"--{found[2]}", _options(parser)) if found[2] else near(found[1], _keys(parser))
+        return f"Unknown {f'option --{found[2]}' if found[2] else f'key {found[1]}'}. {meant}"
     if found := re.search(r"[Uu]nrecognized arguments: *(\S+)", message):
         return f"Unknown option {found[1]}. {near(found[1].split('=')[0], _options(parser))}"
-    if found := re.search(r"class_path '([\w.]+)':\s+Option '(\w+)' is not accepted", message):
-        meant = near(found[2], _arguments(found[1]))
-        return f"{found[1]} has no argument {found[2]!r}{_place(message)}. {meant}"
     if found := re.search(r"[Kk]ey '?\"?([\w.]+)'?\"? is not (?:expected|accepted)", message):
         return f"Unknown key {found[1]}. {near(found[1], _keys(parser))}"
     if found := re.search(r"Group '([\w.]+)' does not accept option '([\w.]+)'", message):
         return f"Unknown key {found[1]}.{found[2]}. {near(f'{found[1]}.{found[2]}', _keys(parser))}"
-    if found := re.search(r"Option '([\w.]+)' is not accepted", message):
-        return f"Unknown key {found[1]}{_place(message)}. {near(found[1], _keys(parser))}"
     if found := re.search(r"class_path '([\w.]+)':\s+(.*(?:No module|no attribute|not find).*)", message):
         return f"There is no class {found[1]}: {found[2].strip()}. {_near_class(found[1])}"
     if found := re.search(r"Expected an? (.*?)\. Got value: (.*)", message):
@@ -37,12 +39,59 @@ def advise(parser: Parser, message: str, files: list[str]) -> str:
         return f"{found[1]} refers to a key that no file sets: {cause}. Is a --config missing, or misspelt?"
     if "Problems parsing config" in message:
         return _not_yaml(files) or f"A config file is not YAML: {message}"
+    if "Unexpected config" in message:
+        return (
+            f"No keys in {' or '.join(_without_keys(files)) or 'a config file'}: write some, or leave it out."
+        )
     if found := re.search(r"arguments are required: (\w+)", message):
-        return f"No {found[1]} is given. Add a --config, such as {EXAMPLES.get(found[1], 'a file of conf')}."
+        return _not_given(found[1], message, files)
     if found := re.search(r"File does not exist: '([^']+)'", message):
         return _no_file(found[1])
     lines = [line.strip(" -") for line in message.splitlines() if line.strip(" -")]
-    return "Config: " + "\n  ".join(lines[:6])
+    return "Config: " + "\n  ".join([line for line in lines if not line.startswith(NOISE)][-6:])
+
+
+def _classes(message: str, found: re.Match[str]) -> list[str]:
+    """The classes a message names on the way to what it found, the innermost last."""
+    line = message[found.end() :].partition("\n")[0]
+    return re.findall(r"class_path '([\w.]+)'", message[: found.start()]) + re.findall(
+        r"class_path='([\w.]+)'", line
+    )
+
+
+def _no_argument(owner: str, name: str, message: str, files: list[str]) -> str:
+    places = [f for f in files if _mentions(f, rf"\b{name}\s*:")]
+    where = f"{_place(message)}{f', in {places[-1]}' if places else ''}"
+    return f"{owner} has no argument {name!r}{where}. {near(name, _arguments(owner))}"
+
+
+def _not_given(name: str, message: str, files: list[str]) -> str:
+    """A required argument is missing: which file of conf would give it."""
+    if name in EXAMPLES:
+        return f"No {name} is given. Add a --config, such as {EXAMPLES[name]}."
+    asking = [f for f in files if _mentions(f, r"\$\{net\}")]
+    if asking and not any(_mentions(f, r"^net:") for f in files):
+        name, place, layers = "net", f", which {asking[-1]} puts in as ${{net}}", sorted(TASKS.glob("*.yaml"))
+        layers = [layer for layer in layers if _mentions(str(layer), r"^net:")]
+    else:
+        place = _place(message)
+        beside = dict.fromkeys(layer for f in files for layer in sorted(Path(f).parent.glob("*.yaml")))
+        layers = [layer for layer in beside if _mentions(str(layer), rf"^\s+{name}:")]
+    such = f", such as {' or '.join(str(layer) for layer in layers[:4])}" if layers else ""
+    return f"No {name} is given{place}. Add a --config that says what it is{such}."
+
+
+def _mentions(name: str, pattern: str) -> bool:
+    try:
+        return re.search(pattern, Path(name).read_text(), re.MULTILINE) is not None
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def _without_keys(files: list[str]) -> list[str]:
+    return [
+        f for f in files if Path(f).is_file() and not isinstance(yaml.safe_load(Path(f).read_text()), dict)
+    ]
 
 
 def _not_yaml(files: list[str]) -> str:
@@ -59,8 +108,8 @@ def _not_yaml(files: list[str]) -> str:
 def _no_file(name: str) -> str:
     path = Path(name)
     path = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-    siblings = [str(p) for p in sorted(path.parent.glob(f"*{path.suffix}"))]
-    return f"There is no file {path}. {near(str(path), siblings)}"
+    others = sorted(path.parent.glob(f"*{path.suffix}")) or sorted(Path("conf").rglob("*.yaml"))
+    return f"There is no file {path}. {near(str(path), map(str, others))}"
 
 
 def _place(message: str) -> str:

@@ -4,17 +4,15 @@ import traceback
 from pathlib import Path
 
 import torch
+import yaml
+from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
 from experiments import identity, store
 from experiments.cli import TrainCLI, hush
 from experiments.epochs import Tell
-from experiments.errors import UserError
-from experiments.fit import fit_and_test, write_config
+from experiments.errors import Stopped, UserError
+from experiments.fit import fit_and_test, movable, write_config
 from experiments.workers import threads
-
-
-class Stopped(Exception):
-    """Ctrl-C; says which folder to go on in."""
 
 
 def train(arguments: list[str] | None, tell: Tell) -> tuple[store.Record, Path]:
@@ -23,7 +21,7 @@ def train(arguments: list[str] | None, tell: Tell) -> tuple[store.Record, Path]:
     torch.set_num_threads(threads())
     try:
         cli = TrainCLI(arguments)
-    except ValueError as error:
+    except (ValueError, MisconfigurationException) as error:
         raise UserError(str(error)) from error
     folder = Path(cli.config.run_dir)
     try:
@@ -32,6 +30,7 @@ def train(arguments: list[str] | None, tell: Tell) -> tuple[store.Record, Path]:
                 raise UserError(
                     f"{folder} is in use by another process. Wait for it, or choose another --run_dir."
                 )
+            _refuse_another(cli, folder)
             return _run(cli, folder, tell), folder
     except OSError as error:
         raise UserError(store.explain(error, folder)) from error
@@ -41,11 +40,11 @@ def _run(cli: TrainCLI, folder: Path, tell: Tell) -> store.Record:
     """Train; what stops it, in words."""
     try:
         return _train(cli, folder, tell)
-    except ValueError as error:
+    except (ValueError, MisconfigurationException) as error:
         store.write(folder / "error.txt", traceback.format_exc())
         raise UserError(f"{error}\n(traceback: {folder}/error.txt)") from error
     except (KeyboardInterrupt, SystemExit) as stop:
-        raise Stopped(folder) from stop
+        raise Stopped(f"--run_dir {folder}") from stop
 
 
 def _train(cli: TrainCLI, folder: Path, tell: Tell) -> store.Record:
@@ -57,3 +56,26 @@ def _train(cli: TrainCLI, folder: Path, tell: Tell) -> store.Record:
     store.write_json(folder / "record.json", record)
     store.write_json(folder / "progress.json", facts | {"state": "done"})
     return record
+
+
+def _refuse_another(cli: TrainCLI, folder: Path) -> None:
+    """A folder holds one run: its weights are not those of other settings. It may only train for longer.
+
+    Raises:
+        UserError: the folder's run has other settings.
+    """
+    try:
+        old = yaml.safe_load((folder / "config.yaml").read_text())
+    except (OSError, yaml.YAMLError):
+        return
+    changes = [
+        change
+        for change in identity.difference(identity.identity(old), identity.identity(movable(cli, folder)))
+        if not change.startswith("trainer.max_epochs:")
+    ]
+    if changes:
+        more = f" and {len(changes) - 3} more" if len(changes) > 3 else ""
+        raise UserError(
+            f"{folder} holds a run with other settings: {'; '.join(changes[:3])}{more}. Choose another "
+            f"--run_dir, or go on with this run's own:  --config {folder}/config.yaml --run_dir {folder}"
+        )

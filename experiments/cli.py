@@ -18,6 +18,7 @@ from jsonargparse import Namespace
 from omegaconf.errors import OmegaConfBaseException
 from pytorch_lightning import LightningDataModule, LightningModule, Trainer
 from pytorch_lightning.cli import LightningArgumentParser, LightningCLI
+from torch import nn
 
 from experiments.advice import advise
 from experiments.epochs import EpochLog
@@ -60,7 +61,7 @@ class TrainCLI(LightningCLI):
         default = self.run_dir or by_hand_folder(self.given)
         parser.add_argument("--run_dir", type=str, default=default, help="folder of this run's files")
         told = "a network that the scheme's file puts in one or more places, as ${net}"
-        parser.add_argument("--net", type=dict[str, Any] | None, help=told)
+        parser.add_subclass_arguments(nn.Module, "net", help=told, required=False, instantiate=False)
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Args) -> None:
         """Parse; a fault becomes one message with near matches."""
@@ -121,10 +122,11 @@ def _parse(parser: LightningArgumentParser, args: Args) -> Namespace:
 
 
 def by_hand_folder(arguments: list[str]) -> str:
-    """runs/by_hand/<name of the scheme's file>-<time>."""
-    files = config_files(arguments)
-    schemes = [f for f in files if Path(f).parent.name == "scheme"] or files or ["run"]
-    return str(BY_HAND / f"{Path(schemes[-1]).stem}-{time.strftime('%Y%m%d-%H%M%S')}")
+    """runs/by_hand/<name of the scheme's file>-<time>; conf/scheme/infnet/stacked.yaml is infnet-stacked."""
+    files = [Path(name).with_suffix("") for name in config_files(arguments)]
+    schemes = [f.parts[f.parts.index("scheme") + 1 :] for f in files if "scheme" in f.parts]
+    name = "-".join(schemes[-1]) if schemes else files[-1].name if files else "run"
+    return str(BY_HAND / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}")
 
 
 def config_files(arguments: list[str]) -> list[str]:

@@ -22,6 +22,10 @@ class StoreError(UserError):
     """Records or run folders that cannot be read or written."""
 
 
+class Stopped(Exception):
+    """Ctrl-C; says what to add to the command to go on."""
+
+
 def near(word: str, options: Iterable[str]) -> str:
     """The options that look like `word`, or else all of them, as the end of a message."""
     options = list(dict.fromkeys(options))

@@ -39,8 +39,8 @@ def page_file(table: str) -> Path:
 
 
 def state_file(table: str) -> Path:
-    """What the last start of a table knew: ids and missing columns."""
-    return store.RUNS / f".{table}.state.json"
+    """What the last start of a table knew, kept with its page: which run a cell is, and missing columns."""
+    return store.RESULTS / f"{table}.cells.json"
 
 
 def markdown(summary: Summary) -> str:

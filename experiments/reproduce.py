@@ -17,6 +17,8 @@ from experiments.plan import Plan, Run, layers_of, make_plan
 from experiments.spec import read_table, select
 from experiments.table import Table
 
+LARGEST_SEED = 2**32 - 1
+
 
 @dataclass(frozen=True)
 class Selection:
@@ -142,15 +144,20 @@ def keep_state(plan: Plan) -> None:
     ids = old.get("ids", {}) | {f"{r}/{c}/{s}": i for (r, c, s), i in plan.ids.items()}
     seen = {column for _, column, _ in plan.ids}
     missing = {c: why for c, why in old.get("missing", {}).items() if c not in seen} | plan.missing
-    store.write(state_file(plan.table.name), json.dumps({"ids": ids, "missing": missing}))
+    text = json.dumps({"missing": missing, "ids": ids}, indent=0, sort_keys=True)
+    store.write(state_file(plan.table.name), f"{text}\n")
 
 
 def _seeds(selection: Selection, table: Table) -> list[int]:
     if not selection.seeds:
         return list(table.seeds)
     try:
-        return list(dict.fromkeys(int(seed) for seed in selection.seeds.split(",") if seed.strip()))
+        seeds = list(dict.fromkeys(int(seed) for seed in selection.seeds.split(",") if seed.strip()))
     except ValueError:
+        seeds = []
+    if not seeds or not all(0 <= seed <= LARGEST_SEED for seed in seeds):
         raise TableError(
-            f"--seeds {selection.seeds} should be whole numbers with commas, such as 0,1,2."
-        ) from None
+            f"--seeds {selection.seeds} should be whole numbers with commas, such as 0,1,2, from 0 to "
+            f"{LARGEST_SEED}."
+        )
+    return seeds

@@ -51,7 +51,7 @@ def select(kind: str, wanted: str | None, options: Iterable[Any]) -> list[Any]:
     if not wanted:
         return options
     names = [w.strip() for w in wanted.split(",") if w.strip()]
-    for name in names:
+    for name in names or [wanted]:
         if name not in map(str, options):
             raise TableError(f"There is no {kind} {name!r} in this table. {near(name, map(str, options))}")
     return [o for o in options if str(o) in names]

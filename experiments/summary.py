@@ -262,6 +262,7 @@ def _failed(table: Table, ids: Mapping[str, str]) -> dict[str, str]:
     found = {}
     for place, run_id in ids.items():
         left = store.read_json(store.run_dir(run_id) / "progress.json") or {}
-        if left.get("state") == "failed" and place.split("/")[0] in table.rows:
+        row, _, seed = place.split("/")
+        if left.get("state") == "failed" and row in table.rows and int(seed) in table.seeds:
             found[place.replace("/", " / ")] = str(left.get("reason", ""))
     return found

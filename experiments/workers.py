@@ -6,9 +6,11 @@ The process that plans and draws imports neither.
 import importlib
 import multiprocessing
 import os
+import signal
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext
 from typing import Any
 
@@ -32,11 +34,16 @@ def threads() -> int:
 
 
 def server(modules: Sequence[str] = ()) -> ForkServerContext:
-    """A context whose processes start with everything imported; the server starts with the first of them."""
+    """A context whose processes start with everything imported and leave Ctrl-C to this one."""
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     context = multiprocessing.get_context("forkserver")
     if modules:
         context.set_forkserver_preload([*PRELOAD, *modules])  # counts only before the first process
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # which its processes inherit
+        try:
+            forkserver.ensure_running()
+        finally:
+            signal.signal(signal.SIGINT, before)
     return context
 
 

@@ -44,8 +44,9 @@ class InfNet(Phased):
     `changes`, it is counted where A is right and F differs.   [InfNet+ Table 3]
 
     Raises:
-        ValueError: objective, networks, supervision and phases do not fit one another; at the start of a fit,
-            nothing keeps the epoch that `tune` goes on from.
+        ValueError: fewer than 1 step; objective, networks, supervision and phases do not fit one another; at
+            the start of a fit, the optimizer has no such settings, or nothing keeps the epoch that `tune`
+            goes on from.
     """
 
     main = "inference"
@@ -69,6 +70,8 @@ class InfNet(Phased):
     ) -> None:
         super().__init__(phases=phases, **scheme)
         self.save_hyperparameters()
+        if guess_steps < 1:
+            raise ValueError(f"guess_steps is {guess_steps}: take 1 or more.")
         self.networks, self.energy, self.objective = networks, energy, objective
         self.energy_optimizer, self.inference_optimizer = energy_optimizer, inference_optimizer
         self.guess_steps, self.supervision_weight = guess_steps, supervision_weight
@@ -88,8 +91,14 @@ class InfNet(Phased):
             of_f = self._of_f_alone()
             of_a = [p for p in learned if p not in of_f]
             learned = [{"params": of_a}, {"params": [*of_f], **self.augmented_settings}]
+        inference = self.inference_optimizer(learned)
+        if strange := set(self.augmented_settings or ()) - set(inference.defaults):
+            raise ValueError(
+                f"augmented_settings has {', '.join(sorted(strange))}, which {type(inference).__name__} does "
+                f"not have. There are: {', '.join(inference.defaults)}."
+            )
         return {
-            "inference": self.inference_optimizer(learned),
+            "inference": inference,
             "energy": self.energy_optimizer(self.energy.parameters()),
         }
 

@@ -109,6 +109,10 @@ class Compound(JointObjective):
 
     perceptron_weight: float = 1.0  # lambda
 
+    def __post_init__(self) -> None:
+        if not self.perceptron_weight >= 0:
+            raise ValueError(f"perceptron_weight is {self.perceptron_weight}: take 0 or more.")
+
     @property
     def weights(self) -> dict[Role, float]:
         return {"augmented": 1.0, "test": self.perceptron_weight}

@@ -4,8 +4,8 @@
     python -m scripts.draw_interactions tags RUN_DIR       # a linear chain             [Implicit Figure 2]
     python -m scripts.draw_interactions gradient RUN_DIR   # labels with a taxonomy     [SEAL Figure 2]
 
-The figures are results/interactions_<kind>.png and .svg; the run's folder is only read. Answers are the run's
-own relaxed ones on validation rows, counts are of its training rows.
+interactions_<kind>.png, .svg and .json, which has the numbers and the run's id, go to the run's folder or to
+--out. Answers are the run's own relaxed ones on validation rows, counts are of its training rows.
 """
 
 import argparse
@@ -28,6 +28,7 @@ from datamodules.registry import data_set
 from datamodules.sources import unpack
 from energies.chain import ChainEnergy
 from energies.mlc import LabelMixEnergy
+from experiments import store
 from experiments.cli import TrainCLI, hush
 from experiments.errors import UserError
 from inference import interactions
@@ -51,11 +52,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--least", type=int, help="leave out what the training rows have less often than this"
     )
+    parser.add_argument("--out", type=Path, help="another folder than the run's")
     given = parser.parse_args(arguments)
     console = Console(highlight=False, soft_wrap=True)
+    place = (given.out or given.run) / f"interactions_{given.kind}"
     try:
         least = LEAST[given.kind] if given.least is None else given.least
-        numbers, files = KINDS[given.kind](*finished(given.run), least)
+        numbers, files = KINDS[given.kind](*finished(given.run), least, place)
+        files.append(place.with_suffix(".json"))
+        run = (store.read_json(given.run / "record.json") or {}).get("id")
+        store.write_json(files[-1], {"run": run, "least": least, "numbers": numbers})
     except (UserError, DataError) as error:
         Console(stderr=True, highlight=False, soft_wrap=True).print(f"[red]{escape(str(error))}[/red]")
         return 2
@@ -110,7 +116,7 @@ def answers(scheme: Scheme, data: DeviceData) -> Tensor:
     return torch.cat([scheme.predict(batch) for batch in data.val_dataloader()])
 
 
-def draw_labels(scheme: Scheme, data: DeviceData, least: int) -> tuple[Numbers, list[Path]]:
+def draw_labels(scheme: Scheme, data: DeviceData, least: int, place: Path) -> tuple[Numbers, list[Path]]:
     """Learnt interactions beside the correlation of labels, clustered by the latter."""
     mix = term(scheme, LabelMixEnergy, "a global energy of label sets, such as conf/scheme/implicit/cd.yaml")
     truth = data.splits["train"].y
@@ -125,7 +131,7 @@ def draw_labels(scheme: Scheme, data: DeviceData, least: int) -> tuple[Numbers, 
     shown = [table[order][:, order].numpy() for table in (learned, phi.clone().fill_diagonal_(0))]
     agreement = interactions.rank_correlation(learned, phi, often)
     files = interaction_figures.side_by_side(
-        "labels",
+        place,
         [
             ("learned interactions", "- mean d²E / dy dy'", shown[0]),
             ("co-occurrence in the training rows", "correlation (phi)", shown[1]),
@@ -145,7 +151,7 @@ def draw_labels(scheme: Scheme, data: DeviceData, least: int) -> tuple[Numbers, 
     ], files
 
 
-def draw_tags(scheme: Scheme, data: DeviceData, least: int) -> tuple[Numbers, list[Path]]:
+def draw_tags(scheme: Scheme, data: DeviceData, least: int, place: Path) -> tuple[Numbers, list[Path]]:
     """The table of a chain beside the log lift of the pairs of tags it was trained on."""
     chain = term(scheme, ChainEnergy, "a linear chain, such as conf/scheme/infnet/crf.yaml")
     learned = chain.pairwise.detach().double()
@@ -155,7 +161,7 @@ def draw_tags(scheme: Scheme, data: DeviceData, least: int) -> tuple[Numbers, li
     agreement = interactions.rank_correlation(learned, lift, often)
     names = list(getattr(data, "tags", [])) or [str(tag) for tag in range(len(learned))]
     files = interaction_figures.side_by_side(
-        "tags",
+        place,
         [
             ("learned table W", "what a pair adds to the score", learned.numpy()),
             ("pairs of tags in the training rows", "log lift (grey: no such pair)", lift.numpy()),
@@ -172,7 +178,7 @@ def draw_tags(scheme: Scheme, data: DeviceData, least: int) -> tuple[Numbers, li
     ], files
 
 
-def draw_gradient(scheme: Scheme, data: DeviceData, least: int) -> tuple[Numbers, list[Path]]:
+def draw_gradient(scheme: Scheme, data: DeviceData, least: int, place: Path) -> tuple[Numbers, list[Path]]:
     """Gradients in y_k over y_i and y_k: classes k above i, and labels without association."""
     mix = term(scheme, LabelMixEnergy, "a global energy of label sets, such as conf/scheme/dvn_mlc.yaml")
     truth, above = data.splits["train"].y, taxonomy(label_names(data))
@@ -188,6 +194,7 @@ def draw_gradient(scheme: Scheme, data: DeviceData, least: int) -> tuple[Numbers
     changes = [(surfaces[:, -1] - surfaces[:, 0]).mean(1).numpy() for surfaces in (bound, free)]
     entropy = interactions.cross_entropy_gradient(grid.clamp_min(SMALLEST))
     files = interaction_figures.gradients(
+        place,
         [
             ("(a) cross-entropy, true $y_k$ = 1", entropy.numpy()),
             ("(b) global energy, $l_k$ above $l_i$", bound.mean(0).numpy()),
@@ -252,7 +259,7 @@ def taxonomy(names: Sequence[str]) -> Tensor:
     return above
 
 
-KINDS: dict[str, Callable[[Scheme, DeviceData, int], tuple[Numbers, list[Path]]]] = {
+KINDS: dict[str, Callable[[Scheme, DeviceData, int, Path], tuple[Numbers, list[Path]]]] = {
     "labels": draw_labels,
     "tags": draw_tags,
     "gradient": draw_gradient,

@@ -1,12 +1,10 @@
-"""Figures of what an energy has learned of pairs, PNG and SVG in results/; the same input, the same file."""
+"""Figures of what an energy has learned of pairs, PNG and SVG; the same input, the same file."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-
-from experiments import plots
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,7 +17,7 @@ KINDS = ("png", "svg")
 
 
 def side_by_side(
-    kind: str,
+    place: Path,
     tables: Sequence[tuple[str, str, np.ndarray]],
     *,
     heading: str,
@@ -38,10 +36,11 @@ def side_by_side(
                 panel.set_xticks(range(len(names)), names, fontsize=7, family="monospace")
                 panel.set_yticks(range(len(names)), names, fontsize=7, family="monospace")
 
-    return draw(kind, paint, size=(5.9 * len(tables), 5.3))
+    return draw(place, paint, size=(5.9 * len(tables), 5.3))
 
 
 def gradients(
+    place: Path,
     surfaces: Sequence[tuple[str, np.ndarray]],
     changes: Sequence[tuple[str, np.ndarray]],
     *,
@@ -56,8 +55,8 @@ def gradients(
     def paint(canvas: "Figure") -> None:
         canvas.suptitle(heading, fontsize="medium")
         *maps, last = canvas.subplots(2, 2).flat
-        for place, (panel, (title, surface)) in enumerate(zip(maps, surfaces, strict=True)):
-            top = shared if place else STEEP
+        for number, (panel, (title, surface)) in enumerate(zip(maps, surfaces, strict=True)):
+            top = shared if number else STEEP
             heat(panel, surface, "gradient in $y_k$", top=top, extent=extent)
             levels = np.linspace(-top, top, 13)
             panel.contour(grid, grid, surface, levels=levels, colors="black", linewidths=0.5, alpha=0.5)
@@ -72,7 +71,7 @@ def gradients(
         last.set_ylabel("pairs")
         last.legend(fontsize="small")
 
-    return draw("gradient", paint, size=(9.6, 7.6))
+    return draw(place, paint, size=(9.6, 7.6))
 
 
 def heat(
@@ -101,15 +100,15 @@ def span(table: np.ndarray) -> float:
     return float(np.quantile(known, 0.99)) if known.size else 1.0
 
 
-def draw(kind: str, paint: Callable[["Figure"], None], *, size: tuple[float, float]) -> list[Path]:
-    """Let `paint` fill a canvas, and keep it as results/interactions_<kind>.png and .svg."""
+def draw(place: Path, paint: Callable[["Figure"], None], *, size: tuple[float, float]) -> list[Path]:
+    """Let `paint` fill a canvas, and keep it as <place>.png and .svg."""
     import matplotlib
 
     matplotlib.use("agg")
     from matplotlib import pyplot
 
-    files = [plots.figure_file("interactions", kind, ending) for ending in KINDS]
-    with matplotlib.rc_context({"svg.hashsalt": f"interactions_{kind}"}):
+    files = [place.with_suffix(f".{ending}") for ending in KINDS]
+    with matplotlib.rc_context({"svg.hashsalt": place.name}):
         canvas = pyplot.figure(figsize=size, layout="constrained")
         try:
             paint(canvas)

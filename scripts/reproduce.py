@@ -4,6 +4,7 @@ python -m scripts.reproduce seal_mlc --rows ce,dynamic_nce --columns bibtex --se
 """
 
 import argparse
+import signal
 import sys
 
 from rich.console import Console
@@ -39,6 +40,8 @@ def main(arguments: list[str] | None = None, console: Console | None = None) -> 
             return collect(given.table, console)
         from experiments import reproduce as engine
 
+        if given.jobs < 0:
+            raise UserError(f"--jobs {given.jobs}: take 1 or more, or 0 for one per core.")
         given_names = (given.rows, given.columns, given.seeds)
         chosen = engine.Selection(given.table, *given_names, jobs=given.jobs, fresh=given.fresh)
         return engine.dry_run(chosen, console) if given.dry_run else engine.reproduce(chosen, console)
@@ -51,4 +54,5 @@ def main(arguments: list[str] | None = None, console: Console | None = None) -> 
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # stop in order, as at Ctrl-C
     sys.exit(main())

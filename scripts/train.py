@@ -15,14 +15,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from experiments.errors import UserError
+from experiments.errors import Stopped, UserError
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Build, fit, test, show."""
     errors = Console(stderr=True, highlight=False, soft_wrap=True)
     try:
-        from experiments.by_hand import Stopped, train
+        from experiments.by_hand import train
 
         console = Console(highlight=False)
         with console.status("building the run") as status:
@@ -31,7 +31,10 @@ def main(arguments: list[str] | None = None) -> int:
         errors.print(f"[red]{escape(str(error))}[/red]")
         return 2
     except Stopped as stopped:
-        errors.print(f"Stopped. To go on from the last epoch, add:  --run_dir {stopped}")
+        errors.print(f"Stopped. To go on from the last epoch, add:  {stopped}")
+        return 130
+    except KeyboardInterrupt:
+        errors.print("Stopped before training began.")
         return 130
     show(record, folder, console)
     return 0

@@ -14,8 +14,8 @@ import torch
 import toy_world
 from experiments import store
 from experiments.by_hand import train
-from experiments.cli import BASE, ParseOnly, TrainCLI
-from experiments.errors import UserError
+from experiments.cli import BASE, ParseOnly, TrainCLI, by_hand_folder
+from experiments.errors import ConfigError, UserError
 from experiments.fit import fit_and_test
 from toy_world import World, until
 
@@ -50,6 +50,26 @@ def test_more_epochs_go_on_where_fewer_ended(world: World) -> None:
     record = by_hand("runs/mine", "--trainer.max_epochs", "8")
     assert record["epochs"] == 8
     assert record["metrics"] == by_hand("runs/two", "--trainer.max_epochs", "8")["metrics"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--seed_everything", "5"], "seed_everything: 0 -> 5"),
+        (["--model.init_args.optimizer.init_args.lr=0.5"], "lr: .* -> 0.5"),
+    ],
+)
+def test_a_folder_holds_one_run(world: World, options: list[str], message: str) -> None:
+    by_hand("runs/mine")
+    before = {p: p.read_bytes() for p in Path("runs/mine").rglob("*") if p.is_file()}
+    with pytest.raises(UserError, match=f"runs/mine holds a run with other settings: .*{message}.*--run_dir"):
+        by_hand("runs/mine", *options)
+    assert {p: p.read_bytes() for p in Path("runs/mine").rglob("*") if p.is_file()} == before
+
+
+def test_what_lightning_refuses_is_one_message(world: World) -> None:
+    with pytest.raises(UserError, match="max_epochs"):
+        by_hand("runs/mine", "--trainer.max_epochs=-5")
 
 
 def test_a_run_whose_training_ended_is_only_tested_again(world: World) -> None:
@@ -118,7 +138,10 @@ MISTAKES = [
     (["--config", "not_yaml.yaml"], "not_yaml.yaml is not YAML"),
     (["--config", "unknown.yaml"], "Unknown key trainer.max_epoch. Did you mean trainer.max_epochs"),
     (["--config", "top.yaml"], "Unknown key modle. Did you mean model"),
-    (["--config", "deep.yaml"], "ToyNet has no argument 'widht' (at model.net). Did you mean width"),
+    (
+        ["--config", "deep.yaml"],
+        "ToyNet has no argument 'widht' (at model.net), in deep.yaml. Did you mean width",
+    ),
     (["--config", "reference.yaml"], "model.init_args.noise refers to a key that no file sets"),
 ]
 
@@ -165,6 +188,15 @@ def test_ctrl_c_says_how_to_go_on(world: World) -> None:
     assert stopped.returncode == 130 and "--run_dir runs/slow" in said and "Traceback" not in said
 
 
+@pytest.mark.parametrize("seconds", [0.5, 2, 5])
+def test_ctrl_c_while_a_run_is_built_leaves_no_traceback(world: World, seconds: float) -> None:
+    begun = world.start(*LAYERS, "--run_dir=runs/early", "--trainer.max_epochs=3000", module="scripts.train")
+    time.sleep(seconds)
+    begun.send_signal(2)
+    said, _ = begun.communicate(timeout=60)
+    assert begun.returncode in (130, -2) and "Error" not in said
+
+
 def test_help_of_both_scripts_is_quick_to_come(root: Path) -> None:
     for script, text in (("train", "--trainer.max_epochs"), ("reproduce", "--dry-run")):
         began = time.monotonic()
@@ -202,3 +234,63 @@ def test_the_base_layer_is_below_every_file(world: World) -> None:
         "ModelCheckpoint",
     ]
     assert config["trainer"]["callbacks"][1]["init_args"]["dirpath"] == "@run_dir/checkpoints"
+
+
+@pytest.mark.parametrize("option", ["--net.init_args.width", "--net.width"])
+def test_the_network_that_a_task_brings_has_options_of_its_own(root: Path, option: str) -> None:
+    files = ["conf/data/twitter_pos.yaml", "conf/scheme/infnet/bilstm.yaml", "conf/task/pos.yaml"]
+    given = [part for file in files for part in ("--config", str(root / file))]
+    net = ParseOnly().resolve([*given, option, "77"])["model"]["init_args"]["task_net"]["init_args"][
+        "features"
+    ]
+    assert net["init_args"]["width"] == 77 and net["init_args"]["features"]["init_args"]["num_dims"] == 125
+    with pytest.raises(ConfigError, match=r"BiLSTM has no argument 'widht' \(at net\)\. Did you mean width"):
+        ParseOnly().resolve([*given, "--net.init_args.widht", "77"])
+
+
+@pytest.mark.parametrize(
+    ("files", "layer", "message"),
+    [
+        (["infnet/bilstm"], None, r"No net is given, which .*bilstm.yaml puts in as .*conf/task/pos.yaml"),
+        (["implicit/tags", "../task/pos"], None, r"No objective is given .*conf/scheme/implicit/cd.yaml"),
+        (
+            ["infnet/bilstm", "../task/pos"],
+            "model: {init_args: {task_optimizr: {init_args: {lr: 0.1}}}}",
+            r"CrossEntropy has no argument 'task_optimizr' .*layer.yaml\. Did you mean task_optimizer",
+        ),
+        (
+            ["infnet/bilstm", "../task/pos"],
+            "model: {init_args: {task_optimizer: {init_args: {lrr: 0.1}}}}",
+            r"torch.optim.SGD has no argument 'lrr' \(at model.task_optimizer\).*Did you mean lr",
+        ),
+        (["infnet/bilstm", "../task/pos"], "", r"No keys in .*layer.yaml"),
+    ],
+)
+def test_layers_that_do_not_fit_are_told_by_name(
+    root: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    files: list[str],
+    layer: str | None,
+    message: str,
+) -> None:
+    monkeypatch.chdir(root)
+    given = ["conf/data/twitter_pos.yaml", *(f"conf/scheme/{name}.yaml" for name in files)]
+    if layer is not None:
+        (tmp_path / "layer.yaml").write_text(layer)
+        given.append(str(tmp_path / "layer.yaml"))
+    with pytest.raises(ConfigError, match=message):
+        ParseOnly().resolve([part for file in given for part in ("--config", file)])
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        ("conf/scheme/infnet/stacked.yaml", "infnet-stacked-"),
+        ("conf/scheme/cross_entropy_mlc.yaml", "cross_entropy_mlc-"),
+        ("elsewhere/own.yaml", "own-"),
+    ],
+)
+def test_a_folder_by_hand_is_called_after_its_scheme(file: str, name: str) -> None:
+    found = by_hand_folder(["--config", "conf/data/toy.yaml", "--config", file])
+    assert Path(found).name.startswith(name)

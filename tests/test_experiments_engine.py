@@ -120,11 +120,14 @@ def test_two_processes_on_one_table_share_the_work_and_corrupt_nothing(world: Wo
         assert epochs == [str(e) for e in range(len(epochs))]
 
 
-def test_ctrl_c_stops_cleanly_says_how_to_go_on_and_keeps_what_is_finished(world: World) -> None:
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
+def test_a_stop_is_clean_says_how_to_go_on_and_keeps_what_is_finished(
+    world: World, sign: signal.Signals
+) -> None:
     world.table(plain={}, slow={"set": SLOW | {"trainer.max_epochs": 200}})
     launcher = world.start("toy", "--seeds", "0", "--jobs", "1")
     until(lambda: world.records() and world.progress("slow").get("epoch", 0) >= 2)
-    launcher.send_signal(signal.SIGINT)
+    launcher.send_signal(sign)
     code, said = finish(launcher)
     assert code == 130 and "the same command goes on" in said and "Traceback" not in said
     assert [r["row"] for r in world.records()] == ["plain"]
@@ -222,6 +225,10 @@ def test_a_stop_by_the_user_of_a_selection_that_does_not_exist_is_one_message(wo
         (["--rows", "plane"], "no row 'plane' in this table. Did you mean plain"),
         (["--columns", "eesy"], "no column 'eesy' in this table. Did you mean easy"),
         (["--seeds", "one"], "whole numbers"),
+        (["--seeds", ","], "whole numbers"),
+        (["--seeds", "0,4294967296"], "from 0 to 4294967295"),
+        (["--rows", ","], "no row ','"),
+        (["--jobs", "-2"], "--jobs -2: take 1 or more"),
     ]:
         code, said = world.reproduce(*options)
         assert code == 2 and words in said and "Traceback" not in said

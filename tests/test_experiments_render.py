@@ -270,6 +270,26 @@ def test_runs_that_another_table_made_since_are_drawn_too(world: World) -> None:
     assert "50.00 (1/2)" in text
 
 
+def test_committed_pages_are_what_the_committed_records_draw(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(root)
+    monkeypatch.setattr(store, "RUNS", tmp_path)  # a clean clone has none
+    pages = sorted(store.RESULTS.glob("*.md"))
+    known = store.finished().keys()
+    for name in (path.stem for path in pages):
+        table, state = read_table(name), store.read_json(page.state_file(name))
+        assert state, f"{page.state_file(name)} is not committed"
+        own = {f"{r['row']}/{r['column']}/{r['seed']}": r["id"] for r in store.read_results(name).records}
+        shared = {
+            place for place, run_id in state["ids"].items() if run_id in known and own.get(place) != run_id
+        }
+        assert not shared, f"make table TABLE={name} brings in {', '.join(sorted(shared))}"
+        drawn = page.markdown(summarise(table, state))
+        assert drawn == page.page_file(name).read_text(), f"make table TABLE={name} draws another page"
+    assert len(pages) > 20
+
+
 def test_a_table_is_drawn_without_torch(world: World) -> None:
     fill()
     code = (

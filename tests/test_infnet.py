@@ -297,6 +297,7 @@ def test_a_resumed_run_equals_an_unbroken_one_bit_by_bit(nets: str, tmp_path: Pa
         ("single", "perceptron", {"phases": ("joint", "tune")}, "the objective trains A itself"),
         ("single", "margin", {"augmented_settings": {"lr": 0.1}}, "Single has none: leave them out"),
         ("single", "margin", {"phases": ("tune",)}, "begin with `joint`"),
+        ("single", "margin", {"guess_steps": 0}, "guess_steps is 0: take 1 or more"),
         ("stacked", "margin", {}, "trains F alone, and Stacked would predict with an untrained A"),
         ("single", "compound", {}, "Single is one network: take networks.Separated"),
         ("separated", "perceptron", {"supervised": ("augmented",)}, "supervision is for augmented"),

@@ -1,5 +1,6 @@
 """What an energy has learned of pairs: closed forms against autograd, counts by hand, a run drawn whole."""
 
+import json
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +14,6 @@ from torch import Tensor, nn
 
 from energies.chain import ChainEnergy
 from energies.mlc import LabelMixEnergy
-from experiments import store
 from experiments.errors import UserError
 from inference import interactions
 from make_mlc import clus_arff
@@ -165,10 +165,7 @@ def test_a_taxonomy_is_read_off_the_names() -> None:
         draw_interactions.taxonomy(["a", "b"])
 
 
-def test_a_chain_whose_table_is_the_lift_agrees_with_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(store, "RESULTS", tmp_path)
+def test_a_chain_whose_table_is_the_lift_agrees_with_it(tmp_path: Path) -> None:
     torch.manual_seed(4)
     y = F.one_hot(torch.randint(3, (50, 8)), 3)
     counts = interactions.tag_pairs(y)
@@ -177,9 +174,9 @@ def test_a_chain_whose_table_is_the_lift_agrees_with_it(
         chain.pairwise.copy_(interactions.log_lift(counts, counts.sum(1), counts.sum(0), int(counts.sum())))
     data: Any = SimpleNamespace(splits={"train": SimpleNamespace(y=y)}, tags=["N", "$", "^"])
     scheme: Any = nn.Sequential(chain)
-    numbers, files = draw_interactions.draw_tags(scheme, data, 5)
+    numbers, files = draw_interactions.draw_tags(scheme, data, 5, tmp_path / "tags")
     assert [value for _, value in numbers[:2]] == [9, pytest.approx(1)]
-    assert [path.name for path in files] == ["interactions_tags.png", "interactions_tags.svg"]
+    assert [path.name for path in files] == ["tags.png", "tags.svg"]
 
 
 @pytest.fixture(scope="module")
@@ -198,18 +195,20 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("kind", ["labels", "gradient"])
 def test_a_finished_run_is_drawn_always_the_same_and_left_as_it_was(
-    kind: str, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    kind: str, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(store, "RESULTS", tmp_path)
     before = {path: os.stat(path).st_mtime_ns for path in [run, *run.rglob("*")]}
     files = [tmp_path / f"interactions_{kind}.{ending}" for ending in ("png", "svg")]
     drawn = []
     for _ in range(2):
-        assert draw_interactions.main([kind, str(run)]) == 0
+        assert draw_interactions.main([kind, str(run), "--out", str(tmp_path)]) == 0
         drawn.append([path.read_bytes() for path in files])
     assert drawn[0] == drawn[1]
     assert {path: os.stat(path).st_mtime_ns for path in [run, *run.rglob("*")]} == before
     assert "pairs" in capsys.readouterr().out
+    told = json.loads((tmp_path / f"interactions_{kind}.json").read_text())
+    assert told["run"] == json.loads((run / "record.json").read_text())["id"]
+    assert dict(told["numbers"]) and told["least"] == draw_interactions.LEAST[kind]
 
 
 def test_a_wrong_folder_is_told_what_to_give_instead(

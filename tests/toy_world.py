@@ -82,7 +82,7 @@ class World:
 
     def run_of(self, row: str, seed: int = 0) -> Path:
         """The folder of a run, finished or not."""
-        ids = json.loads((self.folder / "runs/.toy.state.json").read_text())["ids"]
+        ids = json.loads((self.folder / "results/toy.cells.json").read_text())["ids"]
         return self.folder / "runs" / ids[f"{row}/easy/{seed}"]
 
     def progress(self, row: str, seed: int = 0) -> dict[str, Any]:
