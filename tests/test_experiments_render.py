@@ -287,6 +287,7 @@ def test_committed_pages_are_what_the_committed_records_draw(
         assert not shared, f"make table TABLE={name} brings in {', '.join(sorted(shared))}"
         drawn = page.markdown(summarise(table, state))
         assert drawn == page.page_file(name).read_text(), f"make table TABLE={name} draws another page"
+        assert f"results/{name}.md" in Path("README.md").read_text(), f"README does not link results/{name}.md"
     assert len(pages) > 20
 
 
