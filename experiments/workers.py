@@ -49,6 +49,9 @@ def server(modules: Sequence[str] = ()) -> ForkServerContext:
 
 def parse_all(context: ForkServerContext, cells: list[Layers], jobs: int) -> list[Composed]:
     """Compose many cells, in forks."""
+    up = context.Process(target=os.getpid)  # until the server is: a pool given up before then would complain
+    up.start()
+    up.join()
     workers = min(jobs, 1 + len(cells) // 4)
     with ProcessPoolExecutor(workers, mp_context=context) as pool:
         return list(pool.map(compose, cells, chunksize=max(1, len(cells) // (4 * workers))))
