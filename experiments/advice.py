@@ -12,6 +12,7 @@ from experiments.errors import near
 
 EXAMPLES = {"model": "conf/scheme/cross_entropy_mlc.yaml", "data": "conf/data/yeast.yaml"}
 TASKS = Path("conf/task")
+NET = r"\$\{net\}"
 NOISE = ("Does not validate", "Subtypes:", "Errors:", "Given value", "Expected a <class 'NoneType'>")
 
 Parser = Any  # jsonargparse's, which this file does not import
@@ -19,11 +20,11 @@ Parser = Any  # jsonargparse's, which this file does not import
 
 def advise(parser: Parser, message: str, files: list[str]) -> str:
     """One message: what is wrong, where, what was probably meant."""
-    if found := re.search(r"Option '([\w.]+)' is not accepted|unrecognized arguments: *--?([\w.]+)", message):
+    if found := re.search(r"Option '([\w.]+)' is not accepted|unrecognized arguments: *--([\w.]+)", message):
         if classes := _classes(message, found):
             return _no_argument(classes[-1], (found[1] or found[2]).split(".")[0], message, files)
-        meant = near(f"--{found[2]}", _options(parser)) if found[2] else near(found[1], _keys(parser))
-        return f"Unknown {f'option --{found[2]}' if found[2] else f'key {found[1]}'}. {meant}"
+        if found[1]:
+            return f"Unknown key {found[1]}. {near(found[1], _keys(parser))}"
     if found := re.search(r"[Uu]nrecognized arguments: *(\S+)", message):
         return f"Unknown option {found[1]}. {near(found[1].split('=')[0], _options(parser))}"
     if found := re.search(r"[Kk]ey '?\"?([\w.]+)'?\"? is not (?:expected|accepted)", message):
@@ -60,7 +61,9 @@ def _classes(message: str, found: re.Match[str]) -> list[str]:
 
 
 def _no_argument(owner: str, name: str, message: str, files: list[str]) -> str:
-    places = [f for f in files if _mentions(f, rf"\b{name}\s*:")]
+    if owner == "torch.nn.Module":
+        return _not_given("net", message, files)
+    places = [f for f in files if mentions(f, rf"\b{name}\s*:")]
     where = f"{_place(message)}{f', in {places[-1]}' if places else ''}"
     return f"{owner} has no argument {name!r}{where}. {near(name, _arguments(owner))}"
 
@@ -69,19 +72,20 @@ def _not_given(name: str, message: str, files: list[str]) -> str:
     """A required argument is missing: which file of conf would give it."""
     if name in EXAMPLES:
         return f"No {name} is given. Add a --config, such as {EXAMPLES[name]}."
-    asking = [f for f in files if _mentions(f, r"\$\{net\}")]
-    if asking and not any(_mentions(f, r"^net:") for f in files):
+    asking = [f for f in files if mentions(f, NET)]
+    if asking and not any(mentions(f, r"^net:") for f in files):
         name, place, layers = "net", f", which {asking[-1]} puts in as ${{net}}", sorted(TASKS.glob("*.yaml"))
-        layers = [layer for layer in layers if _mentions(str(layer), r"^net:")]
+        layers = [layer for layer in layers if mentions(str(layer), r"^net:")]
     else:
         place = _place(message)
         beside = dict.fromkeys(layer for f in files for layer in sorted(Path(f).parent.glob("*.yaml")))
-        layers = [layer for layer in beside if _mentions(str(layer), rf"^\s+{name}:")]
+        layers = [layer for layer in beside if mentions(str(layer), rf"^\s+{name}:")]
     such = f", such as {' or '.join(str(layer) for layer in layers[:4])}" if layers else ""
     return f"No {name} is given{place}. Add a --config that says what it is{such}."
 
 
-def _mentions(name: str, pattern: str) -> bool:
+def mentions(name: str, pattern: str) -> bool:
+    """Whether a file can be read and has this in it."""
     try:
         return re.search(pattern, Path(name).read_text(), re.MULTILINE) is not None
     except (OSError, UnicodeDecodeError):

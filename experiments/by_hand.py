@@ -1,5 +1,6 @@
 """A run from the command line: the same files as a run of a table, in a folder of the user's choice."""
 
+import math
 import traceback
 from pathlib import Path
 
@@ -64,18 +65,26 @@ def _refuse_another(cli: TrainCLI, folder: Path) -> None:
     Raises:
         UserError: the folder's run has other settings.
     """
-    try:
-        old = yaml.safe_load((folder / "config.yaml").read_text())
-    except (OSError, yaml.YAMLError):
+    record = store.read_json(folder / "record.json") or {}
+    if not record and not any(
+        (folder / "checkpoints" / f"{name}.ckpt").exists() for name in ("last", "best")
+    ):
         return
-    changes = [
-        change
-        for change in identity.difference(identity.identity(old), identity.identity(movable(cli, folder)))
-        if not change.startswith("trainer.max_epochs:")
-    ]
+    try:
+        old = identity.identity(yaml.safe_load((folder / "config.yaml").read_text()))
+    except (OSError, ValueError, AttributeError, yaml.YAMLError):
+        return
+    changes = identity.difference(old, identity.identity(movable(cli)))
+    trained = record.get("epochs") or (store.read_json(folder / "progress.json") or {}).get("epoch", 0)
+    if "table" not in record and _epochs(cli.config.trainer.max_epochs) >= trained:
+        changes = [change for change in changes if not change.startswith("trainer.max_epochs:")]
     if changes:
         more = f" and {len(changes) - 3} more" if len(changes) > 3 else ""
         raise UserError(
             f"{folder} holds a run with other settings: {'; '.join(changes[:3])}{more}. Choose another "
             f"--run_dir, or go on with this run's own:  --config {folder}/config.yaml --run_dir {folder}"
         )
+
+
+def _epochs(most: int | None) -> float:
+    return math.inf if most in (None, -1) else float(most)

@@ -6,6 +6,7 @@ all; `${...}` is resolved after merging, so a reference may point into another f
 
 import json
 import logging
+import re
 import sys
 import time
 import warnings
@@ -20,7 +21,7 @@ from pytorch_lightning import LightningDataModule, LightningModule, Trainer
 from pytorch_lightning.cli import LightningArgumentParser, LightningCLI
 from torch import nn
 
-from experiments.advice import advise
+from experiments.advice import NET, advise, mentions
 from experiments.epochs import EpochLog
 from experiments.errors import ConfigError
 
@@ -65,6 +66,7 @@ class TrainCLI(LightningCLI):
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Args) -> None:
         """Parse; a fault becomes one message with near matches."""
+        refuse_unused_net(self.given)
         try:
             self.config = _parse(parser, args)
         except (ArgumentError, OmegaConfBaseException) as error:
@@ -133,6 +135,21 @@ def config_files(arguments: list[str]) -> list[str]:
     """The files a command line layers."""
     files = [b for a, b in pairwise(arguments) if a in ("--config", "-c")]
     return files + [a.partition("=")[2] for a in arguments if a.startswith("--config=")]
+
+
+def refuse_unused_net(arguments: list[str]) -> None:
+    """Options of ${net} that nothing would read.
+
+    Raises:
+        ConfigError: there are some, and no file refers to it.
+    """
+    given = [word for word in arguments if re.match(r"--net(=|\.(?!help)|$)", word)]
+    files = config_files(arguments)
+    if given and not any(mentions(name, NET) for name in files):
+        raise ConfigError(
+            f"{given[0]} changes nothing: no file refers to ${{net}} ({', '.join(files)}). Set the net's "
+            "own option, such as --model.init_args.task_net.init_args.width."
+        )
 
 
 def hush() -> None:

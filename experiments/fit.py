@@ -67,12 +67,13 @@ def fit_and_test(
 
 def write_config(cli: TrainCLI, folder: Path) -> None:
     """The resolved config, usable as --config with another --run_dir."""
-    store.write(folder / "config.yaml", yaml.safe_dump(movable(cli, folder), sort_keys=False))
+    store.write(folder / "config.yaml", yaml.safe_dump(movable(cli), sort_keys=False))
 
 
-def movable(cli: TrainCLI, folder: Path) -> dict[str, Any]:
+def movable(cli: TrainCLI) -> dict[str, Any]:
     """The resolved config, without the name of its folder."""
-    return _movable({key: value for key, value in cli.resolved().items() if key != "run_dir"}, str(folder))
+    config = {key: value for key, value in cli.resolved().items() if key != "run_dir"}
+    return _movable(config, str(cli.config.run_dir).rstrip("/"))
 
 
 def _movable(tree: Tree, folder: str) -> Tree:

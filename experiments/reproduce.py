@@ -143,7 +143,9 @@ def keep_state(plan: Plan) -> None:
     old = store.read_json(state_file(plan.table.name)) or {}
     ids = old.get("ids", {}) | {f"{r}/{c}/{s}": i for (r, c, s), i in plan.ids.items()}
     seen = {column for _, column, _ in plan.ids}
-    missing = {c: why for c, why in old.get("missing", {}).items() if c not in seen} | plan.missing
+    columns = plan.table.columns
+    here = {c: "" if columns[c].unavailable else why for c, why in plan.missing.items()}
+    missing = {c: why for c, why in old.get("missing", {}).items() if c not in seen} | here
     text = json.dumps({"missing": missing, "ids": ids}, indent=0, sort_keys=True)
     store.write(state_file(plan.table.name), f"{text}\n")
 

@@ -70,7 +70,8 @@ def read_results(table: str) -> Records:
 
 def read_record(run_id: str) -> Record | None:
     """What a finished run left in its folder."""
-    return read_json(run_dir(run_id) / "record.json")
+    record = read_json(run_dir(run_id) / "record.json")
+    return record if record and record.get("id") == run_id else None
 
 
 def finished() -> dict[str, Record]:

@@ -88,7 +88,7 @@ def footnotes(summary: Summary) -> tuple[dict[str, list[int]], list[str]]:
     for name, column in summary.columns.items():
         empty = not any(cell.ours for (_, c), cell in summary.cells.items() if c == name)
         reason = summary.missing.get(name)
-        missing = column.unavailable if reason or empty else ""  # the same words on any machine
+        missing = column.unavailable if reason is not None or empty else ""  # the same words on any machine
         notes = [column.note, missing or (f"Missing: {reason}" if reason else "")]
         _add(f"column {name}", notes, marks, texts)
     for name, row in table.rows.items():

@@ -7,8 +7,9 @@ import importlib
 import multiprocessing
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext
@@ -47,13 +48,27 @@ def server(modules: Sequence[str] = ()) -> ForkServerContext:
     return context
 
 
+@contextmanager
+def pool_of(workers: int, context: ForkServerContext) -> Iterator[ProcessPoolExecutor]:
+    """Processes for small jobs, which do not outlive Ctrl-C."""
+    pool = ProcessPoolExecutor(workers, mp_context=context)
+    try:
+        yield pool
+    except BaseException:
+        for process in (pool._processes or {}).values():
+            process.kill()
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
 def parse_all(context: ForkServerContext, cells: list[Layers], jobs: int) -> list[Composed]:
     """Compose many cells, in forks."""
     up = context.Process(target=os.getpid)  # until the server is: a pool given up before then would complain
     up.start()
     up.join()
     workers = min(jobs, 1 + len(cells) // 4)
-    with ProcessPoolExecutor(workers, mp_context=context) as pool:
+    with pool_of(workers, context) as pool:
         return list(pool.map(compose, cells, chunksize=max(1, len(cells) // (4 * workers))))
 
 
@@ -61,7 +76,7 @@ def missing_all(
     context: ForkServerContext, data: dict[str, dict[str, Any]], *, fetch: bool
 ) -> dict[str, str]:
     """Ask the data module of each column whether its data can be had, and let it fetch what is not here."""
-    with ProcessPoolExecutor(1, mp_context=context) as pool:
+    with pool_of(1, context) as pool:
         reasons = list(pool.map(partial(missing, fetch=fetch), data.values()))
     return {column: reason for column, reason in zip(data, reasons, strict=True) if reason}
 

@@ -66,7 +66,7 @@ def neumann(
 
     Raises:
         ValueError: fewer than 0 terms, or a divisor that is not a positive number. One that is a tensor is
-            not looked at; if it is none, x is 0 and `diverged` is true.
+            not refused: if it is none, x is 0 and `diverged` is true.
     """
     if terms < 0:
         raise ValueError(f"a Neumann series of {terms} terms: ask for 0 products or more.")
@@ -97,7 +97,8 @@ def _neumann_at_hand(
 ) -> Solution:
     """The same for one system, where it costs nothing to look at a number: ends where a term grows."""
     z, total, first, last = b, [t.clone() for t in b], float(size), float(size)
-    diverged, curvature = not (first < math.inf and 0 < c < math.inf), 0.0
+    usable = torch.finfo(size.dtype).tiny <= c < math.inf
+    diverged, curvature = not (first < math.inf and usable), 0.0
     for _ in range(0 if diverged else terms):
         after = list(torch._foreach_add(z, damped(product(z), z, damping), alpha=-1 / c))
         before, last = last, float(dot(after, after))
@@ -109,7 +110,7 @@ def _neumann_at_hand(
             break
         torch._foreach_add_(total, after)
         z = after
-    known = last < math.inf and 0 < c < math.inf
+    known = last < math.inf and usable
     x = [t.mul_(1 / c) if known else torch.zeros_like(t) for t in total]
     left = math.sqrt(last / first) if first else 0.0
     return Solution(x, torch.tensor(diverged), size.new_tensor(curvature), size.new_tensor(left))

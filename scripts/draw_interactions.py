@@ -9,6 +9,7 @@ interactions_<kind>.png, .svg and .json, which has the numbers and the run's id,
 """
 
 import argparse
+import math
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -61,7 +62,16 @@ def main(arguments: list[str] | None = None) -> int:
         numbers, files = KINDS[given.kind](*finished(given.run), least, place)
         files.append(place.with_suffix(".json"))
         run = (store.read_json(given.run / "record.json") or {}).get("id")
-        store.write_json(files[-1], {"run": run, "least": least, "numbers": numbers})
+        store.write_json(
+            files[-1],
+            {
+                "run": run,
+                "least": least,
+                "numbers": [(name, value if math.isfinite(value) else None) for name, value in numbers],
+            },
+        )
+    except OSError as error:
+        raise SystemExit(store.explain(error, place)) from None
     except (UserError, DataError) as error:
         Console(stderr=True, highlight=False, soft_wrap=True).print(f"[red]{escape(str(error))}[/red]")
         return 2

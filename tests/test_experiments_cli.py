@@ -67,6 +67,35 @@ def test_a_folder_holds_one_run(world: World, options: list[str], message: str) 
     assert {p: p.read_bytes() for p in Path("runs/mine").rglob("*") if p.is_file()} == before
 
 
+def test_a_run_may_end_earlier_but_not_before_where_it_is(world: World) -> None:
+    by_hand("runs/mine", "--trainer.max_epochs", "4")
+    with pytest.raises(UserError, match=r"trainer.max_epochs: 4 -> 2"):
+        by_hand("runs/mine", "--trainer.max_epochs", "2")
+    assert by_hand("runs/mine", "--trainer.max_epochs", "6")["epochs"] == 6
+
+
+def test_a_folder_that_never_trained_is_free(world: World) -> None:
+    with pytest.raises(UserError):
+        by_hand("runs/mine", "--model.init_args.optimizer.init_args.lr=-1")
+    assert by_hand("runs/mine")["epochs"] > 0
+
+
+def test_a_run_of_a_table_is_not_made_longer(world: World) -> None:
+    world.table(plain={})
+    world.reproduce("--seeds", "0")
+    folder = world.run_of("plain")
+    with pytest.raises(UserError, match=r"other settings: trainer.max_epochs"):
+        train(
+            ["--config", f"{folder}/config.yaml", "--run_dir", str(folder), "--trainer.max_epochs=99"],
+            lambda progress: None,
+        )
+
+
+def test_the_config_of_a_folder_however_it_was_written_can_move(world: World) -> None:
+    by_hand("./runs//mine")
+    assert "mine" not in Path("runs/mine/config.yaml").read_text()
+
+
 def test_what_lightning_refuses_is_one_message(world: World) -> None:
     with pytest.raises(UserError, match="max_epochs"):
         by_hand("runs/mine", "--trainer.max_epochs=-5")
@@ -244,6 +273,8 @@ def test_the_network_that_a_task_brings_has_options_of_its_own(root: Path, optio
         "features"
     ]
     assert net["init_args"]["width"] == 77 and net["init_args"]["features"]["init_args"]["num_dims"] == 125
+    with pytest.raises(ConfigError, match=r"--net.width=77 changes nothing: no file refers to"):
+        ParseOnly().resolve(["--config", str(root / "conf/data/twitter_pos.yaml"), "--net.width=77"])
     with pytest.raises(ConfigError, match=r"BiLSTM has no argument 'widht' \(at net\)\. Did you mean width"):
         ParseOnly().resolve([*given, "--net.init_args.widht", "77"])
 

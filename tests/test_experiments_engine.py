@@ -7,6 +7,8 @@ import os
 import re
 import signal
 import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -261,3 +263,29 @@ def test_a_mistake_in_a_config_stops_before_anything_runs(world: World) -> None:
     code, said = world.reproduce()
     assert code == 2 and "Row wild, column easy" in said and "Did you mean diverge_at" in said
     assert not world.records()
+
+
+@pytest.mark.parametrize("signals", [1, 2])
+def test_small_jobs_do_not_outlive_ctrl_c(signals: int, root: Path) -> None:
+    code = (
+        "import time; from experiments import workers\n"
+        "if __name__ == '__main__':\n"
+        "    context = workers.server(['json'])\n"
+        "    with workers.pool_of(1, context) as pool:\n"
+        "        job = pool.submit(time.sleep, 600)\n"
+        "        while not job.running(): time.sleep(0.1)\n"
+        "        print('at work', flush=True); list(pool.map(time.sleep, [600]))\n"
+    )
+    begun = subprocess.Popen(
+        [sys.executable, "-c", code],
+        cwd=root,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        preexec_fn=toy_world.hear_ctrl_c,
+    )
+    assert begun.stdout is not None and begun.stdout.readline() == "at work\n"
+    for _ in range(signals):
+        begun.send_signal(signal.SIGINT)
+        time.sleep(1)
+    assert begun.wait(timeout=30) != 0
