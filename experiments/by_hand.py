@@ -45,7 +45,7 @@ def _run(cli: TrainCLI, folder: Path, tell: Tell) -> store.Record:
         store.write(folder / "error.txt", traceback.format_exc())
         raise UserError(f"{error}\n(traceback: {folder}/error.txt)") from error
     except (KeyboardInterrupt, SystemExit) as stop:
-        raise Stopped(f"--run_dir {folder}") from stop
+        raise Stopped(folder) from stop
 
 
 def _train(cli: TrainCLI, folder: Path, tell: Tell) -> store.Record:
@@ -60,7 +60,9 @@ def _train(cli: TrainCLI, folder: Path, tell: Tell) -> store.Record:
 
 
 def _refuse_another(cli: TrainCLI, folder: Path) -> None:
-    """A folder holds one run: its weights are not those of other settings. It may only train for longer.
+    """A folder holds one run: its weights are not those of other settings.
+
+    A run by hand may end at another epoch, unless it has trained for longer.
 
     Raises:
         UserError: the folder's run has other settings.

@@ -63,10 +63,12 @@ class TrainCLI(LightningCLI):
         parser.add_argument("--run_dir", type=str, default=default, help="folder of this run's files")
         told = "a network that the scheme's file puts in one or more places, as ${net}"
         parser.add_subclass_arguments(nn.Module, "net", help=told, required=False, instantiate=False)
+        (net,) = (action for action in parser._actions if action.dest == "net")
+        vars(net)["extra_help"] = str  # no text, where all modules of torch would be listed
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Args) -> None:
         """Parse; a fault becomes one message with near matches."""
-        refuse_unused_net(self.given)
+        _refuse_unused_net(self.given)
         try:
             self.config = _parse(parser, args)
         except (ArgumentError, OmegaConfBaseException) as error:
@@ -123,6 +125,17 @@ def _parse(parser: LightningArgumentParser, args: Args) -> Namespace:
     return parser.parse_object(args) if isinstance(args, dict | Namespace) else parser.parse_args(args)
 
 
+def _refuse_unused_net(arguments: list[str]) -> None:
+    """Refuse options of ${net} where no file refers to it: nothing would read them."""
+    given = [word for word in arguments if re.match(r"--net(=|\.(?!help)|$)", word)]
+    files = config_files(arguments)
+    if given and not any(mentions(name, NET) for name in files):
+        raise ConfigError(
+            f"{given[0]} changes nothing: no file refers to ${{net}} ({', '.join(files)}). Set the net's "
+            "own option, such as --model.init_args.task_net.init_args.width."
+        )
+
+
 def by_hand_folder(arguments: list[str]) -> str:
     """runs/by_hand/<name of the scheme's file>-<time>; conf/scheme/infnet/stacked.yaml is infnet-stacked."""
     files = [Path(name).with_suffix("") for name in config_files(arguments)]
@@ -135,21 +148,6 @@ def config_files(arguments: list[str]) -> list[str]:
     """The files a command line layers."""
     files = [b for a, b in pairwise(arguments) if a in ("--config", "-c")]
     return files + [a.partition("=")[2] for a in arguments if a.startswith("--config=")]
-
-
-def refuse_unused_net(arguments: list[str]) -> None:
-    """Options of ${net} that nothing would read.
-
-    Raises:
-        ConfigError: there are some, and no file refers to it.
-    """
-    given = [word for word in arguments if re.match(r"--net(=|\.(?!help)|$)", word)]
-    files = config_files(arguments)
-    if given and not any(mentions(name, NET) for name in files):
-        raise ConfigError(
-            f"{given[0]} changes nothing: no file refers to ${{net}} ({', '.join(files)}). Set the net's "
-            "own option, such as --model.init_args.task_net.init_args.width."
-        )
 
 
 def hush() -> None:

@@ -23,7 +23,7 @@ class StoreError(UserError):
 
 
 class Stopped(Exception):
-    """Ctrl-C; says what to add to the command to go on."""
+    """Ctrl-C; says which folder to go on in."""
 
 
 def near(word: str, options: Iterable[str]) -> str:

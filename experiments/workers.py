@@ -55,7 +55,7 @@ def pool_of(workers: int, context: ForkServerContext) -> Iterator[ProcessPoolExe
     try:
         yield pool
     except BaseException:
-        for process in (pool._processes or {}).values():
+        for process in (pool._processes or {}).values():  # kill_workers() from Python 3.14 on
             process.kill()
         raise
     finally:

@@ -62,16 +62,8 @@ def main(arguments: list[str] | None = None) -> int:
         numbers, files = KINDS[given.kind](*finished(given.run), least, place)
         files.append(place.with_suffix(".json"))
         run = (store.read_json(given.run / "record.json") or {}).get("id")
-        store.write_json(
-            files[-1],
-            {
-                "run": run,
-                "least": least,
-                "numbers": [(name, value if math.isfinite(value) else None) for name, value in numbers],
-            },
-        )
-    except OSError as error:
-        raise SystemExit(store.explain(error, place)) from None
+        known = [(name, value if math.isfinite(value) else None) for name, value in numbers]
+        store.write_json(files[-1], {"run": run, "least": least, "numbers": known})
     except (UserError, DataError) as error:
         Console(stderr=True, highlight=False, soft_wrap=True).print(f"[red]{escape(str(error))}[/red]")
         return 2

@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from experiments import store
+from experiments.errors import StoreError
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -101,7 +104,11 @@ def span(table: np.ndarray) -> float:
 
 
 def draw(place: Path, paint: Callable[["Figure"], None], *, size: tuple[float, float]) -> list[Path]:
-    """Let `paint` fill a canvas, and keep it as <place>.png and .svg."""
+    """Let `paint` fill a canvas, and keep it as <place>.png and .svg.
+
+    Raises:
+        StoreError: there is no writing there.
+    """
     import matplotlib
 
     matplotlib.use("agg")
@@ -113,9 +120,12 @@ def draw(place: Path, paint: Callable[["Figure"], None], *, size: tuple[float, f
         try:
             paint(canvas)
             for path in files:
-                path.parent.mkdir(parents=True, exist_ok=True)
                 metadata = {"Date": None} if path.suffix == ".svg" else {"Software": None}
-                canvas.savefig(path, dpi=150, metadata=metadata)
+                try:
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    canvas.savefig(path, dpi=150, metadata=metadata)
+                except OSError as error:
+                    raise StoreError(store.explain(error, path)) from error
         finally:
             pyplot.close(canvas)
     return files

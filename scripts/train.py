@@ -31,7 +31,7 @@ def main(arguments: list[str] | None = None) -> int:
         errors.print(f"[red]{escape(str(error))}[/red]")
         return 2
     except Stopped as stopped:
-        errors.print(f"Stopped. To go on from the last epoch, add:  {stopped}")
+        errors.print(f"Stopped. To go on from the last epoch, add:  --run_dir {stopped}")
         return 130
     except KeyboardInterrupt:
         errors.print("Stopped before training began.")

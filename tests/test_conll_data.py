@@ -123,7 +123,8 @@ def test_the_share_for_validation_follows_the_split_seed_and_not_the_run(real: C
 
 def test_sizes_that_differ_from_the_files_are_named(real: CoNLL2000) -> None:
     with pytest.raises(
-        DataMismatch, match=r"num_words is 21591, not 9.*num_pos is 46.*--data\.num_words 21591"
+        DataMismatch,
+        match=r"num_words is 21591, not 9.*num_pos is 46.* to train,.*cut off.*--data\.num_words 21591",
     ):
         configured(num_words=9, num_pos=8).setup()
 

@@ -248,6 +248,8 @@ def test_what_f_has_alone_may_move_at_a_rate_of_its_own(tmp_path: Path) -> None:
     fit(still, Data("tags"), 2, tmp_path)
     rested = {name for name, value in weights(still).items() if torch.equal(value, before[name])}
     assert rested == {"networks.head.map.weight", "networks.head.map.bias"}
+    with pytest.raises(ValueError, match=r"augmented_settings has lrr, which .* does not have.* lr,"):
+        fit(infnet("tags", "stacked", augmented_settings={"lrr": 0.0}), Data("tags"), 1, tmp_path)
 
 
 def test_changes_are_counted_where_a_is_right_and_f_differs(tmp_path: Path) -> None:

@@ -224,3 +224,5 @@ def test_a_wrong_folder_is_told_what_to_give_instead(
     ):
         assert draw_interactions.main([kind, str(folder)]) == 2
         assert words in capsys.readouterr().err
+    assert draw_interactions.main(["labels", str(run), "--out", str(run / "record.json")]) == 2
+    assert "could not be written" in capsys.readouterr().err

@@ -50,3 +50,8 @@ def test_a_margin_that_is_met_moves_the_network_only_without_truncation() -> Non
 
     assert gradient(Truncated()).tolist() == [0, 0]
     assert gradient(MarginRescaled()).tolist() == [0.5, 0.5]
+
+
+def test_a_negative_weight_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"perceptron_weight is -3\.0: take 0 or more"):
+        Compound(-3.0)

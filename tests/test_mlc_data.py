@@ -348,3 +348,9 @@ def test_generated_labels_depend_on_each_other_beyond_their_inputs() -> None:
     couplings = torch.from_numpy(data.couplings())
     assert correlation[couplings > 0].min() > 0.1
     assert correlation[couplings < 0].mean() < -0.05
+
+
+@pytest.mark.parametrize("option", ["batch_size", "eval_batch_size"])
+def test_a_batch_of_nothing_is_refused(option: str) -> None:
+    with pytest.raises(DataMismatch, match=f"^{option} is 0: take 1 or more"):
+        MultiLabelData(9, 3, **{option: 0})
