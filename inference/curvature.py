@@ -170,7 +170,9 @@ class _Differences(Curvature):
         self.random = torch.get_rng_state(), [torch.cuda.get_rng_state(d) for d in self.devices]
         with torch.enable_grad():
             outer = problem.outer(problem.net(problem.x))
-        found = torch.autograd.grad(outer, [*self.theta, *self.phi], materialize_grads=True)
+        found = torch.autograd.grad(
+            outer, [*self.theta, *self.phi], retain_graph=True, materialize_grads=True
+        )
         self.slope, self.explicit = list(found[: len(self.theta)]), list(found[len(self.theta) :])
 
     def product(self, z: Vector) -> Vector:
@@ -204,7 +206,7 @@ class _Differences(Curvature):
             for device, state in zip(self.devices, cuda, strict=True):
                 torch.cuda.set_rng_state(state, device)
             inner = self.problem.inner(self.problem.net(self.problem.x))
-            return list(torch.autograd.grad(inner, by, materialize_grads=True))
+            return list(torch.autograd.grad(inner, by, retain_graph=True, materialize_grads=True))
 
 
 def explicit_gradient(problem: Bilevel) -> list[Tensor]:
@@ -221,10 +223,9 @@ def pulled(
     weights: Sequence[Tensor],
     by: Sequence[Tensor],
     *,
-    keep: bool = True,
     differentiable: bool = False,
 ) -> list[Tensor]:
-    """The gradient of <weights, outputs>, 0 where they do not depend on it; the graph is kept unless told.
+    """The gradient of <weights, outputs>, 0 where they do not depend on it; the graph is kept.
 
     This asks the engine behind `torch.autograd.grad`, whose checks take 50 us a call: as long as a product
     itself in a small net.
@@ -239,7 +240,7 @@ def pulled(
         found = engine.run_backward(
             tuple(outputs),
             tuple(weights),
-            keep,
+            True,
             differentiable,
             tuple(by),
             allow_unreachable=True,

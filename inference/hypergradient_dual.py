@@ -119,7 +119,7 @@ class _InExamples(Curvature):
             closed = problem.curve(self.logits.detach()) if problem.curve else None
             self.slopes, self.bend = closed or self._differentiated(problem)
             outer = problem.outer(self.logits)
-        slope, *self.explicit = pulled([outer], [outer.new_ones(())], [self.logits, *self.phi], keep=False)
+        slope, *self.explicit = pulled([outer], [outer.new_ones(())], [self.logits, *self.phi])
         with torch.no_grad():
             for layer, received in self._backwards(self.slopes.detach()):
                 layer.receive(received, first=layer is self.layers[0])

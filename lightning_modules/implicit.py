@@ -1,5 +1,6 @@
 """Bilevel training: the task-net minimises its loss, the energy what that minimum leads to.   [Implicit]"""
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from inference.hypergradient import (
     why_diverged,
 )
 from lightning_modules.base import Scheme
-from losses.objectives import Objective
+from losses.objectives import EnergyFn, Objective
 from losses.task import EnergyAndSupervision
 
 MARGIN = 1.1  # of the divisor over the curvature that power iterations find, which is below the largest
@@ -49,6 +50,7 @@ class Implicit(Scheme):
 
     main = "task"
     divisor: Tensor
+    _resting: EnergyFn
 
     def __init__(
         self,
@@ -105,8 +107,10 @@ class Implicit(Scheme):
         self._learned = [p for p in self._owned["task"] if p.requires_grad]
 
     def training_step(self, batch: Batch, index: int) -> None:
+        self._resting = self._at_rest()
         for _ in range(self.inner_steps):
             self.step("task", batch)
+        del self._resting
         if self.current_epoch >= self.warm_up:
             self.step("energy", batch)
 
@@ -117,7 +121,7 @@ class Implicit(Scheme):
         logits = self.task_net(batch.x)
         if self.current_epoch < self.warm_up:
             return self.space.over(batch.mask).supervise(logits, batch.y).mean()
-        return self._inner(batch, logits)
+        return self._inner(self._resting, batch, logits)
 
     def differentiate(self, part: str, batch: Batch) -> Tensor:
         """See Scheme; the energy's gradient is the total one."""
@@ -125,28 +129,32 @@ class Implicit(Scheme):
             return super().differentiate(part, batch)
         for p in self._learned:
             p.requires_grad_(True)
+        phi = [p for p in self._owned["energy"] if p.requires_grad]
         losses: list[Tensor] = []
 
-        def outer(logits: Tensor) -> Tensor:
-            losses.append(self._outer(batch, logits))
-            return losses[-1]
+        def problem() -> Bilevel:
+            energy = self._at_rest()
 
-        phi = [p for p in self._owned["energy"] if p.requires_grad]
-        problem = Bilevel(
-            self.task_net,
-            batch.x,
-            lambda logits: self._inner(batch, logits),
-            outer,
-            phi,
-            lambda logits: self._curve(batch, logits),
-        )
+            def outer(logits: Tensor) -> Tensor:
+                losses.append(self._outer(energy, batch, logits))
+                return losses[-1]
+
+            return Bilevel(
+                self.task_net,
+                batch.x,
+                lambda logits: self._inner(energy, batch, logits),
+                outer,
+                phi,
+                lambda logits: self._curve(batch, logits),
+            )
+
         reduce = self._mean_over_processes if self.trainer.world_size > 1 else None
         if (self.steps["energy"] - 1) % self.refresh == 0 and not isinstance(self.solver, Dropped):
-            curvature = largest_curvature(problem, self.products, iterations=10, reduce=reduce)
+            curvature = largest_curvature(problem(), self.products, iterations=10, reduce=reduce)
             self.divisor.copy_((MARGIN * curvature).clamp_min(1))
         damping = self.damping * self.divisor
         found = hypergradient(
-            problem, self.solver, self.products, divisor=self.divisor, damping=damping, reduce=reduce
+            problem(), self.solver, self.products, divisor=self.divisor, damping=damping, reduce=reduce
         )
         for p, gradient in zip(phi, found.gradient, strict=True):
             p.grad = gradient
@@ -219,8 +227,13 @@ class Implicit(Scheme):
         stop = torch.stack([found.curvature, self.divisor])
         self._stop = stop if self._stop is None else torch.where(found.diverged, stop, self._stop)
 
-    def _inner(self, batch: Batch, logits: Tensor) -> Tensor:
-        return self.task_loss(self.energy, self.space.over(batch.mask), batch.x, batch.y, logits)
+    def _at_rest(self) -> EnergyFn:
+        """The energy while its parameters stay as they are: what it makes of an input is computed once."""
+        given = cache(self.energy.given)
+        return lambda x, y: given(x)(y)
+
+    def _inner(self, energy: EnergyFn, batch: Batch, logits: Tensor) -> Tensor:
+        return self.task_loss(energy, self.space.over(batch.mask), batch.x, batch.y, logits)
 
     def _curve(self, batch: Batch, logits: Tensor) -> tuple[Tensor, OfAnswer] | None:
         """The first two derivatives of the inner loss, where space and energy have them in closed form."""
@@ -228,10 +241,10 @@ class Implicit(Scheme):
         energy = None if bends is None else self.energy.curve(batch.x)
         return None if bends is None or energy is None else self.task_loss.curve(energy, bends)
 
-    def _outer(self, batch: Batch, logits: Tensor) -> Tensor:
+    def _outer(self, energy: EnergyFn, batch: Batch, logits: Tensor) -> Tensor:
         space = self.space.over(batch.mask)
         guesses = self.guess(Case(self.energy, self.objective, space, batch.x, batch.y, logits))
-        return self.objective(self.energy, space, batch.x, batch.y, guesses)
+        return self.objective(energy, space, batch.x, batch.y, guesses)
 
     @staticmethod
     def _mean_over_processes(tensors: list[Tensor]) -> list[Tensor]:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from datamodules.batches import Batch
+from energies.base import OfAnswer
 from inference.guesses import Case, Concrete, Guess, Point, Rounded, Sampled, StraightThrough, Together, Truth
 from inference.hypergradient import (
     Bilevel,
@@ -265,6 +266,35 @@ def gradient_of(solver: Solver, products: Products, tmp_path: Path, **options: A
     fit(module, Data("sets"), 1, tmp_path)
     assert isinstance(module, Still)
     return module.kept
+
+
+class Halved(ToyEnergy):
+    """The same energy, which computes once what it makes of an input, and counts."""
+
+    reads = 0
+
+    def given(self, x: Tensor) -> OfAnswer:
+        self.reads += 1
+        scores = self.local(x).flatten(1)
+
+        def energy(y: Tensor) -> Tensor:
+            y = y.flatten(-self.rank)
+            return -(scores * y).sum(-1) - nn.functional.softplus(self.patterns(y)).sum(-1)
+
+        return energy
+
+
+@pytest.mark.parametrize("products", [Exact(), FiniteDifference()])
+def test_what_an_energy_makes_of_an_input_is_computed_once_while_it_rests(
+    products: Products, tmp_path: Path
+) -> None:
+    whole, halved = (implicit("tags", products=products, refresh=2) for _ in range(2))
+    halved.energy.__class__ = Halved
+    fit(whole, Data("tags"), 1, tmp_path / "whole")
+    fit(halved, Data("tags"), 1, tmp_path / "halved")
+    assert halved.energy.reads == 2 + 2 + 1  # two batches, each for both parts; the curvature
+    for name, value in weights(whole).items():
+        torch.testing.assert_close(weights(halved)[name], value, rtol=1e-4, atol=1e-5)
 
 
 def test_solvers_and_products_agree_on_the_gradient_where_they_should(tmp_path: Path) -> None:
