@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 import yaml
+from pytorch_lightning import Trainer
 
 from experiments import memory, record, store
 from experiments.cli import TrainCLI
@@ -91,10 +92,32 @@ def _fit(cli: TrainCLI) -> dict[str, Any]:
     kept = _load_if_whole(last)
     ended = kept.get("training_ended", "")
     if not ended or ended.startswith("max_epochs"):  # there may be more epochs now
+        if kept and _follow(kept, cli.trainer):
+            part = last.with_suffix(".part")
+            torch.save(kept, part)
+            part.replace(last)
         start = str(last) if kept else None
         cli.trainer.fit(cli.model, datamodule=cli.datamodule, ckpt_path=start, weights_only=True)
         kept = _load_if_whole(last)
     return kept
+
+
+def _follow(kept: dict[str, Any], trainer: Trainer) -> bool:
+    """Whether the run's folder was moved since; its checkpoint then says where the others lie now.
+
+    Where the folder has another name, a ModelCheckpoint forgets its best score, and looks in the old one.
+    """
+    moved = False
+    for callback in trainer.checkpoint_callbacks:
+        state = kept.get("callbacks", {}).get(callback.state_key, {})
+        old, new = state.get("dirpath"), getattr(callback, "dirpath", None)
+        if old and new and old != new:
+            moved = True
+            for name in ("dirpath", "best_model_path", "kth_best_model_path", "last_model_path"):
+                state[name] = state[name].replace(old, str(new), 1)
+            scores = state["best_k_models"].items()
+            state["best_k_models"] = {path.replace(old, str(new), 1): score for path, score in scores}
+    return moved
 
 
 def _load(path: Path) -> dict[str, Any]:

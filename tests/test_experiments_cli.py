@@ -76,6 +76,15 @@ def test_a_run_may_end_earlier_but_not_before_where_it_is(world: World) -> None:
     assert by_hand("runs/mine", "--trainer.max_epochs", "6")["epochs"] == 6
 
 
+def test_a_moved_run_trains_longer_and_still_knows_its_best_epoch(world: World) -> None:
+    still = "--model.init_args.optimizer.init_args.lr=0.0"
+    assert by_hand("runs/mine", still, "--trainer.max_epochs", "2")["best_epoch"] == 0
+    Path("runs/mine").rename("runs/moved")
+    record = by_hand("runs/moved", still, "--trainer.max_epochs", "4")
+    assert (record["epochs"], record["best_epoch"]) == (4, 0)
+    assert not Path("runs/mine").exists()
+
+
 def test_a_folder_that_never_trained_is_free(world: World) -> None:
     with pytest.raises(UserError, match="Invalid learning rate"):
         by_hand("runs/mine", "--model.init_args.optimizer.init_args.lr=-1")
