@@ -11,15 +11,13 @@ interactions_<kind>.png, .svg and .json, which has the numbers and the run's id,
 import argparse
 import math
 import sys
-import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
 
 import torch
 from rich.console import Console
 from rich.markup import escape
-from torch import Tensor, nn
+from torch import Tensor
 
 from datamodules.base import DeviceData
 from datamodules.errors import DataError
@@ -30,17 +28,15 @@ from datamodules.sources import unpack
 from energies.chain import ChainEnergy
 from energies.mlc import LabelMixEnergy
 from experiments import store
-from experiments.cli import TrainCLI, hush
 from experiments.errors import UserError
 from inference import interactions
 from lightning_modules.base import Scheme
 from scripts import interaction_figures
+from scripts.finished_run import finished, of, term
 
 LEAST = {"labels": 5, "tags": 5, "gradient": 10}  # of a pair's rows, of a pair of tags, of a label's rows
 ROWS, POINTS = 128, 9  # answers and values of y_i and y_k that gradients are averaged over and drawn at
 SMALLEST = 0.05  # in place of 0 where cross-entropy is derived
-NEEDED = ("config.yaml", "record.json", "checkpoints/best.ckpt")
-Term = TypeVar("Term", bound=nn.Module)
 Numbers = list[tuple[str, float | int]]
 
 
@@ -71,45 +67,6 @@ def main(arguments: list[str] | None = None) -> int:
         console.print(f"{name}: {value:,}" if isinstance(value, int) else f"{name}: {value:.3g}")
     console.print(f"files: {', '.join(map(str, files))}", style="dim")
     return 0
-
-
-def finished(folder: Path) -> tuple[Scheme, DeviceData]:
-    """The scheme of a finished run with its best weights, and its data.
-
-    Raises:
-        UserError: the folder lacks what a finished run leaves.
-    """
-    missing = [name for name in NEEDED if not (folder / name).is_file()]
-    if missing:
-        raise UserError(
-            f"{folder} is no finished run: it has no {' and no '.join(missing)}. Give the folder of one, "
-            f"such as runs/<id>. One that was stopped goes on with the options it was started with and  "
-            f"--run_dir {folder}"
-        )
-    hush()
-    quiet = {"accelerator": "cpu", "strategy": "auto", "devices": "1", "num_nodes": "1", "logger": "false"}
-    options = [word for key, value in quiet.items() for word in (f"--trainer.{key}", value)]
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".*`args`.*")  # a script has arguments of its own
-        cli = TrainCLI(["--config", str(folder / NEEDED[0]), "--run_dir", str(folder), *options], base=None)
-    scheme, data = cli.model, cli.datamodule
-    assert isinstance(scheme, Scheme) and isinstance(data, DeviceData)
-    content = torch.load(folder / NEEDED[2], map_location="cpu", weights_only=True)
-    scheme.load_state_dict(content["state_dict"])
-    data.prepare_data()
-    data.setup()
-    return scheme.eval(), data
-
-
-def term(scheme: Scheme, kind: type[Term], need: str) -> Term:
-    """The one module of this class in the scheme."""
-    found = [module for module in scheme.modules() if isinstance(module, kind)]
-    if len(found) != 1:
-        raise UserError(
-            f"this {type(scheme).__name__} run has {len(found) or 'no'} {kind.__name__} in it; one is "
-            f"needed. Give the folder of a run with {need}."
-        )
-    return found[0]
 
 
 @torch.no_grad()
@@ -214,11 +171,6 @@ def draw_gradient(scheme: Scheme, data: DeviceData, least: int, place: Path) -> 
         ("  mean change", float(changes[1].mean())),
         ("  share of them whose gradient falls", float((changes[1] < 0).mean())),
     ], files
-
-
-def of(scheme: Scheme, data: DeviceData) -> str:
-    """What was trained on what."""
-    return f"{type(scheme).__name__} on {getattr(data, 'dataset', None) or type(data).__name__}"
 
 
 def share(holds: Tensor) -> float:

@@ -1,0 +1,60 @@
+"""A finished run, read again to look at what it has learned."""
+
+import warnings
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+from torch import nn
+
+from datamodules.base import DeviceData
+from experiments.cli import TrainCLI, hush
+from experiments.errors import UserError
+from lightning_modules.base import Scheme
+
+NEEDED = ("config.yaml", "record.json", "checkpoints/best.ckpt")
+Term = TypeVar("Term", bound=nn.Module)
+
+
+def finished(folder: Path) -> tuple[Scheme, DeviceData]:
+    """The scheme of a finished run with its best weights, and its data.
+
+    Raises:
+        UserError: the folder lacks what a finished run leaves.
+    """
+    missing = [name for name in NEEDED if not (folder / name).is_file()]
+    if missing:
+        raise UserError(
+            f"{folder} is no finished run: it has no {' and no '.join(missing)}. Give the folder of one, "
+            f"such as runs/<id>. One that was stopped goes on with the options it was started with and  "
+            f"--run_dir {folder}"
+        )
+    hush()
+    quiet = {"accelerator": "cpu", "strategy": "auto", "devices": "1", "num_nodes": "1", "logger": "false"}
+    options = [word for key, value in quiet.items() for word in (f"--trainer.{key}", value)]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*`args`.*")  # a script has arguments of its own
+        cli = TrainCLI(["--config", str(folder / NEEDED[0]), "--run_dir", str(folder), *options], base=None)
+    scheme, data = cli.model, cli.datamodule
+    assert isinstance(scheme, Scheme) and isinstance(data, DeviceData)
+    content = torch.load(folder / NEEDED[2], map_location="cpu", weights_only=True)
+    scheme.load_state_dict(content["state_dict"])
+    data.prepare_data()
+    data.setup()
+    return scheme.eval(), data
+
+
+def term(scheme: Scheme, kind: type[Term], need: str) -> Term:
+    """The one module of this class in the scheme."""
+    found = [module for module in scheme.modules() if isinstance(module, kind)]
+    if len(found) != 1:
+        raise UserError(
+            f"this {type(scheme).__name__} run has {len(found) or 'no'} {kind.__name__} in it; one is "
+            f"needed. Give the folder of a run with {need}."
+        )
+    return found[0]
+
+
+def of(scheme: Scheme, data: DeviceData) -> str:
+    """What was trained on what."""
+    return f"{type(scheme).__name__} on {getattr(data, 'dataset', None) or type(data).__name__}"
