@@ -6,6 +6,8 @@ derivative only: who needs a second takes the forward pass in `torch.backends.cu
 Shapes: B sentences, T positions, S tags, D features of a word; "..." stands for leading sample dimensions.
 """
 
+import math
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Shaped
@@ -69,6 +71,9 @@ class TagLMEnergy(Energy):
 
     `words` maps inputs (B, T, ...) to features (B, T, D).
 
+    Raises:
+        ValueError: a weight below 0, or not finite.
+
     Shapes:
         x: (B, T, ...), not used without `words`.   y: (..., B, T, S), relaxed or one-hot, zero where padded.
         returns: (..., B).
@@ -85,6 +90,9 @@ class TagLMEnergy(Energy):
         weight: float = 1.0,
     ) -> None:
         super().__init__()
+        for name, value in (("weight", weight), ("words_weight", words_weight)):
+            if not 0 <= value < math.inf:
+                raise ValueError(f"TagLMEnergy({name}={value}): take a finite number, 0 or more.")
         ways = 2 if backward else 1
         self.of_tags = nn.ModuleList(TagLM(num_tags, width=width) for _ in range(ways))  # onward, back
         self.words = words

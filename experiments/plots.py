@@ -89,7 +89,8 @@ def _curves(axes: "Axes", figure: Figure, summary: Summary) -> bool:
         for record in found if figure.seeds == "all" else found[:1]:
             values = [value / figure.values.get(row, 1.0) for value in record["curves"][figure.curve]]
             length = _length(record, figure)
-            place = [(i + 0.5) * length / len(values) for i in range(len(values))]
+            begins = figure.begins * length / (number(record, "epochs") or 1)
+            place = [begins + (i + 0.5) * (length - begins) / len(values) for i in range(len(values))]
             label = name if record is found[0] else None
             axes.plot(place, _smooth(values, figure.smooth), color=f"C{index}", label=label)
             drawn = True

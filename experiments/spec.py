@@ -33,7 +33,8 @@ KEYS = {
     "source": ["paper", "table", "figure"],
     "ratio": ["says", "of", "to", "reported"],
     "figure": (
-        "name title kind column rows values lines curve x x_label y_label label scale seeds smooth".split()
+        "name title kind column rows values lines curve x x_label y_label label scale seeds smooth "
+        "begins".split()
     ),
     "changes": ["title", "row", "column"],
 }

@@ -170,9 +170,16 @@ def _cell(table: Table, row: str, column: str, records: list[store.Record], ids:
 
 
 def number(record: Mapping[str, Any], name: str) -> float | None:
-    """A metric of a record, or one of its own numbers, such as its seconds; `seconds_per_epoch` of these."""
+    """A metric of a record, or one of its own numbers, such as its seconds.
+
+    `seconds_per_epoch` is for a step of one part on each batch: where others move too, as often as the one
+    that moves most, their steps count as so many epochs more.   [Implicit Table 5]
+    """
     if name == "seconds_per_epoch":
-        return record["seconds"] / record["epochs"] if record.get("epochs") else None
+        updates = (record.get("updates") or {"all": 1}).values()
+        if not record.get("epochs") or not any(updates):
+            return None
+        return record["seconds"] / record["epochs"] * max(updates) / sum(updates)
     value = record["metrics"].get(name, record.get(name))
     return float(value) if isinstance(value, int | float) else None
 

@@ -69,7 +69,7 @@ class Figure:
 
     `sweep` draws the metric of each row of `values` over its value, `curves` draws a curve of each of `rows`,
     of its first seed or of all, over the row's value if it has one, each point a mean over `smooth` of them,
-    by `epoch` or by `minutes`, all epochs of a run taken for equally long.
+    by `epoch` or by `minutes`, all epochs of a run taken for equally long. It `begins` after so many epochs.
     """
 
     name: str
@@ -87,6 +87,7 @@ class Figure:
     scale: str = "log"
     seeds: str = "first"
     smooth: int = 1
+    begins: int = 0
 
 
 @dataclass(frozen=True)

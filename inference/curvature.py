@@ -4,6 +4,7 @@ theta are the parameters of a task-net, phi what the losses of its logits depend
 H = d2 inner / dtheta2. A vector is a list of tensors; those of theta have its shapes.
 """
 
+import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -151,7 +152,7 @@ class FiniteDifference(Products):
     step: float = 0.01
 
     def __post_init__(self) -> None:
-        if not self.step > 0:
+        if not 0 < self.step < math.inf:
             raise ValueError(f"FiniteDifference with step {self.step}: take a positive one, such as 0.01.")
 
     def at(self, problem: Bilevel, *, shared: bool = False) -> Curvature:

@@ -8,6 +8,7 @@ the explicit gradient less the implicit one. A problem says what the losses are,
 a solver how w is found from products.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -128,6 +129,9 @@ class ConjugateGradient(Solver):
     def __post_init__(self) -> None:
         if self.steps < 0:
             raise ValueError(f"ConjugateGradient(steps={self.steps}): ask for 0 products or more.")
+        for name, value in (("tolerance", self.tolerance), ("damping", self.damping)):
+            if not 0 <= value < math.inf:
+                raise ValueError(f"ConjugateGradient({name}={value}): take a finite number, 0 or more.")
 
     def __call__(
         self, product: Product, v: Vector, *, divisor: float | Tensor, damping: float | Tensor, dot: Dot
@@ -164,7 +168,8 @@ class ExactSolve(Solver):
 class Hypergradient:
     """The total gradient in two parts, a tensor for each of phi, and how the second was found.
 
-    `diverged` and `curvature` are those of `linear.Solution`; `why_diverged` puts them into words.
+    `diverged` and `curvature` are those of `linear.Solution`, of H with its damping; `why_diverged` puts them
+    into words.
     """
 
     explicit: list[Tensor]
@@ -194,9 +199,11 @@ def hypergradient(
     of H. `reduce` averages a list of tensors over processes: with it the losses are the means over all.
 
     Raises:
-        ValueError: a divisor that is not a positive number; what `products` cannot do.
+        ValueError: a divisor that is not a positive number; a negative damping; what `products` cannot do.
     """
     check_divisor(divisor)
+    if not isinstance(damping, Tensor) and not 0 <= damping < math.inf:
+        raise ValueError(f"the damping of H is {damping}: take a finite number, 0 or more.")
     mean = reduce or _as_it_is
     if isinstance(solver, Dropped):
         explicit = mean(explicit_gradient(problem))
@@ -260,12 +267,13 @@ def why_diverged(found: Hypergradient) -> str:
     curvature, divisor = float(found.curvature), float(found.divisor)
     if curvature > 0:
         return (
-            f"the series grew at divisor {divisor:.4g}: H has a curvature of {curvature:.4g} or more. Take a "
-            "divisor as large."
+            f"the series grew at divisor {divisor:.4g}: H with its damping has a curvature of "
+            f"{curvature:.4g} or more. Take a divisor as large."
         )
     if curvature < 0:
         return (
-            f"H has a negative curvature, {curvature:.4g} or less: take more damping than {-curvature:.4g}."
+            f"H with its damping has a negative curvature, {curvature:.4g} or less: take more damping, by "
+            f"more than {-curvature:.4g}."
         )
     return (
         f"at divisor {divisor:.4g} a product with H, the outer gradient or the divisor itself is not a "

@@ -32,6 +32,9 @@ class Scheme(pl.LightningModule):
 
     The `main` part, the one that predicts, has its gradient clipped to `clip_norm` and its learning rate
     scheduled.
+
+    Raises:
+        ValueError: a norm to clip to that is not above 0.
     """
 
     main: str
@@ -46,6 +49,7 @@ class Scheme(pl.LightningModule):
         lr_schedule: LRSchedulerCallable | None = None,
     ) -> None:
         super().__init__()
+        check_clip_norm("clip_norm", clip_norm)
         self.automatic_optimization = False
         self.space, self.metric = space, metric
         self.seed, self.clip_norm, self.lr_schedule = seed, clip_norm, lr_schedule
@@ -266,6 +270,16 @@ def scores_of(metric: Metric, *, choose: bool) -> dict[str, Tensor]:
     scores = metric.compute()
     metric.reset()
     return scores
+
+
+def check_clip_norm(name: str, norm: float | None) -> None:
+    """Refuse what would stop a part or turn it round; None clips nothing.
+
+    Raises:
+        ValueError: not above 0.
+    """
+    if norm is not None and not norm > 0:
+        raise ValueError(f"{name} is {norm}: take a number above 0, or null to clip nothing.")
 
 
 def _plain(value: object) -> bool:

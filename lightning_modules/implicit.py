@@ -1,5 +1,6 @@
 """Bilevel training: the task-net minimises its loss, the energy what that minimum leads to.   [Implicit]"""
 
+import math
 from functools import cache
 from typing import Any
 
@@ -22,7 +23,7 @@ from inference.hypergradient import (
     largest_curvature,
     why_diverged,
 )
-from lightning_modules.base import Scheme
+from lightning_modules.base import Scheme, check_clip_norm
 from losses.objectives import EnergyFn, Objective
 from losses.task import EnergyAndSupervision
 
@@ -45,7 +46,8 @@ class Implicit(Scheme):
     steps at which a solver had to stop early.
 
     Raises:
-        ValueError: fewer than 1 inner step or 1 step between measurements; a negative weight or damping.
+        ValueError: fewer than 1 inner step or 1 step between measurements; a weight, a damping or a number of
+            epochs below 0, or not finite; a norm to clip to that is not above 0.
     """
 
     main = "task"
@@ -75,9 +77,10 @@ class Implicit(Scheme):
         for name, value in (("inner_steps", inner_steps), ("refresh", refresh)):
             if value < 1:
                 raise ValueError(f"{name} is {value}: take 1 or more.")
-        for name, weight in (("energy_weight", energy_weight), ("damping", damping)):
-            if not weight >= 0:
-                raise ValueError(f"{name} is {weight}: take 0 or more.")
+        for name, weight in (("energy_weight", energy_weight), ("damping", damping), ("warm_up", warm_up)):
+            if not 0 <= weight < math.inf:
+                raise ValueError(f"{name} is {weight}: take a finite number, 0 or more.")
+        check_clip_norm("energy_clip_norm", energy_clip_norm)
         self.save_hyperparameters()
         self.task_net, self.energy, self.objective, self.guess = task_net, energy, objective, guess
         self.energy_optimizer, self.task_optimizer = energy_optimizer, task_optimizer
@@ -172,6 +175,7 @@ class Implicit(Scheme):
         self._watched = {name: [] for name in self._watched}
         for curve, mean in means.items():
             self.note(curve, mean)
+            self.log(f"train/{curve}", mean)
         if means and not self._told:
             self._tell(means)
         self._stop = None
@@ -209,13 +213,14 @@ class Implicit(Scheme):
         """What stopped the solver, and which option helps."""
         if curvature > 0:
             return (
-                f"H has a curvature of {curvature:.4g} or more and the divisor was {divisor:.4g}. It is then "
-                "raised; a smaller model.init_args.refresh measures oftener."
+                f"H with its damping has a curvature of {curvature:.4g} or more and the divisor was "
+                f"{divisor:.4g}. It is then raised; a smaller model.init_args.refresh measures oftener."
             )
         if curvature < 0:
             return (
-                f"H has a negative curvature, {curvature:.4g} or less, and the divisor was {divisor:.4g}: "
-                f"model.init_args.damping above {-curvature / divisor:.2g} lets the series go on."
+                f"H with its damping has a negative curvature, {curvature:.4g} or less, and the divisor was "
+                f"{divisor:.4g}: model.init_args.damping above {self.damping - curvature / divisor:.2g} lets "
+                "the series go on."
             )
         return why_diverged(Hypergradient([], [], torch.tensor(True), curvature, divisor))
 
@@ -228,7 +233,10 @@ class Implicit(Scheme):
         self._stop = stop if self._stop is None else torch.where(found.diverged, stop, self._stop)
 
     def _at_rest(self) -> EnergyFn:
-        """The energy while its parameters stay as they are: what it makes of an input is computed once."""
+        """The energy while its parameters stay as they are: what it makes of an input is computed once.
+
+        `_curve` does not ask this and has a dropout mask of its own.
+        """
         given = cache(self.energy.given)
         return lambda x, y: given(x)(y)
 

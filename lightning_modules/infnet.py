@@ -1,5 +1,6 @@
 """Inference networks and an energy that learn jointly, in turns, batch by batch.   [InfNet+ §3]"""
 
+import math
 from collections.abc import Collection
 from functools import cache
 from typing import Any, Literal
@@ -44,9 +45,9 @@ class InfNet(Phased):
     `changes`, it is counted where A is right and F differs.   [InfNet+ Table 3]
 
     Raises:
-        ValueError: fewer than 1 step; objective, networks, supervision and phases do not fit one another; at
-            the start of a fit, the optimizer has no such settings, or nothing keeps the epoch that `tune`
-            goes on from.
+        ValueError: fewer than 1 step; a negative weight; objective, networks, supervision, `changes` and
+            phases do not fit one another; at the start of a fit, the optimizer has no such settings, or
+            nothing keeps the epoch that `tune` goes on from.
     """
 
     main = "inference"
@@ -72,13 +73,15 @@ class InfNet(Phased):
         self.save_hyperparameters()
         if guess_steps < 1:
             raise ValueError(f"guess_steps is {guess_steps}: take 1 or more.")
+        if not 0 <= supervision_weight < math.inf:
+            raise ValueError(f"supervision_weight is {supervision_weight}: take a finite number, 0 or more.")
         self.networks, self.energy, self.objective = networks, energy, objective
         self.energy_optimizer, self.inference_optimizer = energy_optimizer, inference_optimizer
         self.guess_steps, self.supervision_weight = guess_steps, supervision_weight
         self.supervised = networks.supervised if supervised is None else supervised
         self.augmented_settings = augmented_settings
-        self._check_roles()
         self.changes, self.watch_network = changes, watch_network
+        self._check_roles()
         self.augmented_metric: Metric | None = (
             self.metric.clone() if "augmented" in objective.weights else None
         )
@@ -159,7 +162,9 @@ class InfNet(Phased):
     def on_train_epoch_end(self) -> None:
         """Let the curves go on; see Phased."""
         for curve, values in self._watched.items():
-            self.note(curve, float(torch.stack(values).mean()))
+            mean = float(torch.stack(values).mean())
+            self.note(curve, mean)
+            self.log(f"train/{curve}", mean)
         self._watched = {}
         super().on_train_epoch_end()
 
@@ -215,6 +220,16 @@ class InfNet(Phased):
             raise ValueError(
                 "the objective trains A itself, and the phase `tune` goes on from F: leave `tune` out, or "
                 "take an objective of F such as MarginRescaled."
+            )
+        if "tune" in self.phases and self.supervision_weight and "test" not in self.supervised:
+            raise ValueError(
+                "in the phase `tune` A alone learns, and supervision is for F: name `test` in `supervised`, "
+                "or set supervision_weight to 0."
+            )
+        if self.changes is not None and "augmented" not in roles:
+            raise ValueError(
+                "the objective has no F that could differ from A: leave `changes` out, or take an objective "
+                "of F such as Compound."
             )
         if self.phases[0] != "joint":
             raise ValueError(f"phases is {self.phases}: begin with `joint`, in which the energy learns.")

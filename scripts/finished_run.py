@@ -2,6 +2,7 @@
 
 import warnings
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import TypeVar
 
 import torch
@@ -20,7 +21,8 @@ def finished(folder: Path) -> tuple[Scheme, DeviceData]:
     """The scheme of a finished run with its best weights, and its data.
 
     Raises:
-        UserError: the folder lacks what a finished run leaves.
+        UserError: the folder lacks what a finished run leaves; its checkpoint cannot be read, or is not of
+            this scheme.
     """
     missing = [name for name in NEEDED if not (folder / name).is_file()]
     if missing:
@@ -37,11 +39,25 @@ def finished(folder: Path) -> tuple[Scheme, DeviceData]:
         cli = TrainCLI(["--config", str(folder / NEEDED[0]), "--run_dir", str(folder), *options], base=None)
     scheme, data = cli.model, cli.datamodule
     assert isinstance(scheme, Scheme) and isinstance(data, DeviceData)
-    content = torch.load(folder / NEEDED[2], map_location="cpu", weights_only=True)
-    scheme.load_state_dict(content["state_dict"])
+    _load(scheme, folder / NEEDED[2])
     data.prepare_data()
     data.setup()
     return scheme.eval(), data
+
+
+def _load(scheme: Scheme, file: Path) -> None:
+    """The weights of a checkpoint.
+
+    Raises:
+        UserError: it cannot be read, or has other weights than the scheme.
+    """
+    try:
+        scheme.load_state_dict(torch.load(file, map_location="cpu", weights_only=True)["state_dict"])
+    except (OSError, EOFError, KeyError, TypeError, RuntimeError, UnpicklingError) as error:
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        raise UserError(
+            f"{file} is damaged, or was not written by a run of this config: {reason[0]} Train the run again."
+        ) from error
 
 
 def term(scheme: Scheme, kind: type[Term], need: str) -> Term:

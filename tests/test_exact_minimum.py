@@ -71,3 +71,13 @@ def test_a_run_on_tweets_is_compared(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert energies[2] == min(energies) and "InfNet on TwitterPOS, validation" in said
     assert exact_minimum.main([str(tmp_path)]) == 2
     assert "is no finished run" in capsys.readouterr().err
+    kept = tmp_path / "run/checkpoints/best.ckpt"
+    whole = kept.read_bytes()
+    other = torch.load(kept, weights_only=True)
+    other["state_dict"].popitem()
+    for damage in ("garbage", "half", "other weights"):
+        kept.write_bytes(b"garbage" if damage == "garbage" else whole[: len(whole) // 2])
+        if damage == "other weights":
+            torch.save(other, kept)
+        assert exact_minimum.main([str(tmp_path / "run")]) == 2
+        assert f"{kept} is damaged" in capsys.readouterr().err

@@ -107,12 +107,18 @@ def test_curves_of_all_seeds_share_a_colour_and_one_label_and_are_over_the_rows_
 
 
 @pytest.mark.parametrize(
-    ("x", "places", "change"), [("epoch", [0.5, 1.5, 2.5, 3.5], 2), ("minutes", [0.75, 2.25, 3.75, 5.25], 3)]
+    ("options", "places", "change"),
+    [
+        ({"x": "epoch"}, [0.5, 1.5, 2.5, 3.5], 2),
+        ({"x": "minutes"}, [0.75, 2.25, 3.75, 5.25], 3),
+        ({"begins": 2}, [2.25, 2.75, 3.25, 3.75], 2),
+        ({"x": "minutes", "begins": 2}, [3.375, 4.125, 4.875, 5.625], 3),
+    ],
 )
 def test_curves_go_by_epochs_or_by_minutes(
-    x: str, places: list[float], change: float, world: World, monkeypatch: pytest.MonkeyPatch
+    options: dict[str, Any], places: list[float], change: float, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world.change("tables/toy.yaml", lambda t: t.update(figures=[CURVES | {"x": x}]))
+    world.change("tables/toy.yaml", lambda t: t.update(figures=[CURVES | options]))
     curves = {"ratio": [1.0, 2.0, 3.0, 4.0], "phase": [0, 0, 1, 1]}
     record("plain", 0, 0.5, curves=curves, epochs=4, seconds=360.0)
     from matplotlib.axes import Axes

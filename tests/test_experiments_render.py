@@ -20,7 +20,7 @@ from experiments import page, store
 from experiments.claims import ClaimError, holds, read_claim
 from experiments.errors import TableError
 from experiments.spec import read_table
-from experiments.summary import Sample, Summary, paired, summarise, welch
+from experiments.summary import Sample, Summary, number, paired, summarise, welch
 from toy_world import HERE, World
 
 world = toy_world.world  # the fixture
@@ -35,6 +35,18 @@ def fill(numbers: dict[str, list[float]] = NUMBERS, **more: Any) -> None:
             metrics = {"test/example_f1": value}
             known = {"id": f"{row}{seed}", "row": row, "column": "easy", "seed": seed, "metrics": metrics}
             store.keep("toy", [known | {"seconds": 3600, "device": "cpu", "cpu": "a core"} | more])
+
+
+def test_seconds_an_epoch_are_those_of_one_update_a_batch() -> None:
+    run = {"metrics": {}, "seconds": 60.0, "epochs": 4}
+    assert (
+        number(run, "seconds_per_epoch")
+        == number(run | {"updates": {"task": 100}}, "seconds_per_epoch")
+        == 15
+    )
+    both = run | {"updates": {"task": 100, "energy": 50}}  # the energy rests in the first two epochs
+    assert number(both, "seconds_per_epoch") == 10
+    assert number(run | {"epochs": 0}, "seconds_per_epoch") is None
 
 
 def summary(**state: Any) -> Summary:

@@ -190,13 +190,26 @@ def test_a_divisor_below_the_curvature_is_told_with_both_numbers(products: Produ
 def test_other_ends_are_told_too() -> None:
     uphill = replace(mlc(), inner=lambda logits: -logits.square().sum())
     found = hypergradient(uphill, ConjugateGradient(), Exact(), divisor=1.0)
-    assert found.diverged and "more damping than" in why_diverged(found)
+    assert found.diverged and "more damping, by more than" in why_diverged(found)
     none = hypergradient(mlc(), Neumann(2), Exact(), divisor=torch.tensor(0.0))
     assert none.diverged and "not a number to go on with" in why_diverged(none)
     series = hypergradient(uphill, Neumann(3), Exact(), divisor=1.0)
     assert series.diverged and series.curvature < 0
     assert f"{float(series.curvature):.4g} or less: take more damping" in why_diverged(series)
     assert flat(none.implicit).abs().max() == 0
+
+
+def test_the_damping_asked_for_lets_the_solver_go_on() -> None:
+    uphill = replace(mlc(), inner=lambda logits: -logits.square().sum())
+    stopped = hypergradient(uphill, ConjugateGradient(50), Exact(), divisor=1.0, damping=3.0)
+    assert stopped.diverged and stopped.curvature < 0
+    largest = float(largest_curvature(uphill, Exact(), iterations=100))
+    assert float(3.0 - stopped.curvature) <= largest * 1.001
+    assert not hypergradient(
+        uphill, ConjugateGradient(50), Exact(), divisor=1.0, damping=1.01 * largest
+    ).diverged
+    with pytest.raises(ValueError, match=r"the damping of H is -3\.0"):
+        hypergradient(uphill, Neumann(1), Exact(), divisor=1.0, damping=-3.0)
 
 
 @pytest.mark.parametrize("divisor", [0.0, -2.0, math.inf, math.nan])

@@ -1,5 +1,6 @@
 """Bilevel training: what the task-net minimises, what gradient the energy gets, who moves when."""
 
+import math
 import re
 from dataclasses import replace
 from functools import partial
@@ -140,7 +141,9 @@ def test_one_early_stop_in_an_epoch_is_told_with_its_reason(tmp_path: Path) -> N
             first = torch.tensor(len(calls) == 1)
             return replace(found, diverged=first, curvature=torch.where(first, 7.5, 0.0))
 
-    with pytest.warns(UserWarning, match=r"at 50\.00% of the steps.*H has a curvature of 7\.5"):
+    with pytest.warns(
+        UserWarning, match=r"at 50\.00% of the steps.*H with its damping has a curvature of 7\.5"
+    ):
         fit(implicit("sets", solver=Once(3)), Data("sets"), 1, tmp_path)
 
 
@@ -148,23 +151,33 @@ def test_one_early_stop_in_an_epoch_is_told_with_its_reason(tmp_path: Path) -> N
     ("curvature", "says"),
     [
         (7.5, r"a curvature of 7\.5 or more and the divisor was 1\. It is then raised"),
-        (-0.4, r"a negative curvature, -0\.4 or less, .* model\.init_args\.damping above 0\.4"),
+        (-0.4, r"a negative curvature, -0\.4 or less, .* model\.init_args\.damping above 0\.7"),
         (0.0, "not a number to go on with"),
     ],
 )
 def test_why_a_solver_stopped_is_told_with_the_option_that_helps(curvature: float, says: str) -> None:
-    assert re.search(says, implicit("sets")._why(torch.tensor(curvature), torch.tensor(1.0)))
+    scheme = implicit("sets", damping=0.3)
+    assert re.search(says, scheme._why(torch.tensor(curvature), torch.tensor(1.0)))
 
 
 @pytest.mark.parametrize("name", ["inner_steps", "refresh"])
 def test_settings_that_cannot_be_meant_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match=f"{name} is 0: take 1 or more"):
         implicit("sets", **{name: 0})
-    for weight in ("energy_weight", "damping"):
-        with pytest.raises(ValueError, match=f"{weight} is -1: take 0 or more"):
-            implicit("sets", **{weight: -1})
+    for weight in ("energy_weight", "damping", "warm_up"):
+        for value in (-1, math.inf):
+            with pytest.raises(ValueError, match=f"{weight} is {value}: take a finite number, 0 or more"):
+                implicit("sets", **{weight: value})
+    for norm in ("clip_norm", "energy_clip_norm"):
+        with pytest.raises(ValueError, match=f"{norm} is -1: take a number above 0"):
+            implicit("sets", **{norm: -1})
     with pytest.raises(ValueError, match="0 products or more"):
         ConjugateGradient(steps=-1)
+    for option in ({"damping": -5.0}, {"tolerance": math.nan}):
+        with pytest.raises(ValueError, match="take a finite number, 0 or more"):
+            ConjugateGradient(**option)
+    with pytest.raises(ValueError, match="take a positive one"):
+        FiniteDifference(math.inf)
 
 
 @pytest.mark.filterwarnings("ignore:the energy never learned", "ignore:energy_weight is 0")

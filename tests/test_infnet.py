@@ -303,6 +303,10 @@ def test_a_resumed_run_equals_an_unbroken_one_bit_by_bit(nets: str, tmp_path: Pa
         ("stacked", "margin", {}, "trains F alone, and Stacked would predict with an untrained A"),
         ("single", "compound", {}, "Single is one network: take networks.Separated"),
         ("separated", "perceptron", {"supervised": ("augmented",)}, "supervision is for augmented"),
+        ("single", "margin", {"phases": ("joint", "tune"), "supervised": ("augmented",)}, "name `test` in"),
+        ("single", "perceptron", {"changes": TagChanges(["a"])}, "no F that could differ from A"),
+        ("single", "perceptron", {"supervision_weight": -1.0}, "supervision_weight is -1.0: take a finite"),
+        ("single", "perceptron", {"clip_norm": 0.0}, "clip_norm is 0.0: take a number above 0"),
     ],
 )
 def test_objectives_networks_and_phases_that_do_not_fit_are_refused(

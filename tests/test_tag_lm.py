@@ -55,6 +55,13 @@ def batch(*samples: int, hard: bool = False) -> tuple[Tensor, Tensor]:
     return torch.randint(1, V, (B, T, 1)) * MASK.unsqueeze(-1), y * MASK.unsqueeze(-1)
 
 
+@pytest.mark.parametrize("name", ["weight", "words_weight"])
+@pytest.mark.parametrize("value", [-1.0, float("nan")])
+def test_weights_that_reward_what_is_unlikely_are_refused(name: str, value: float) -> None:
+    with pytest.raises(ValueError, match=f"{name}={value}"):
+        TagLMEnergy(S, **{name: value})
+
+
 def walk(lm: TagLM, tags: Tensor, words: Tensor | None) -> Tensor:
     """-log P of one sentence (T, S), one position after the other."""
     cell = nn.LSTMCell(lm.lstm.input_size, lm.lstm.hidden_size).double()

@@ -29,8 +29,14 @@ class TagChanges(Metric):
         self.add_state("counts", torch.zeros(shape, dtype=torch.long), dist_reduce_fx="sum")
 
     def update(self, first: Tensor, second: Tensor, y: Tensor) -> None:
-        """Add a batch: two answers and the one-hot truth, all (B, T, S)."""
+        """Add a batch: two answers and the one-hot truth, all (B, T, S).
+
+        Raises:
+            ValueError: S is not the number of names.
+        """
         size = len(self.tags)
+        if y.shape[-1] != size:
+            raise ValueError(f"TagChanges has {size} names of tags, and answers have {y.shape[-1]} tags.")
         right = y.any(-1) & (first.argmax(-1) == y.argmax(-1))
         pairs = (first.argmax(-1) * size + second.argmax(-1))[right]
         self.counts += pairs.bincount(minlength=size * size).view(size, size).fill_diagonal_(0)
