@@ -54,9 +54,8 @@ def _load(scheme: Scheme, file: Path) -> None:
     try:
         scheme.load_state_dict(torch.load(file, map_location="cpu", weights_only=True)["state_dict"])
     except (OSError, EOFError, KeyError, TypeError, RuntimeError, UnpicklingError) as error:
-        reason = str(error).strip().splitlines() or [type(error).__name__]
         raise UserError(
-            f"{file} is damaged, or was not written by a run of this config: {reason[0]} Train the run again."
+            f"{file} is damaged, or not of the run that {NEEDED[0]} beside it describes. Train the run again."
         ) from error
 
 

@@ -109,7 +109,11 @@ def test_bilevel_training_learns_on_every_kind_of_answer(primary: str, space: st
         return answers.supervise(of.task_net(batch.x), batch.y).mean().item()
 
     assert supervision(module) < supervision(before)
-    assert all(len(module.curves[name]) == 8 for name in ("explicit", "implicit", "stopped"))
+    for name in ("explicit", "implicit", "stopped"):
+        assert len(module.curves[name]) == 8
+        assert float(module.trainer.callback_metrics[f"train/{name}"]) == pytest.approx(
+            module.curves[name][-1]
+        )
 
 
 def test_the_energy_rests_while_the_task_net_warms_up(tmp_path: Path) -> None:

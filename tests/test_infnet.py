@@ -344,6 +344,8 @@ def test_curves_are_means_over_batches_of_what_they_say(tmp_path: Path) -> None:
         expected["energy_gradient"].append(norm(descended, module.energy))
         expected["network_gradient"].append(norm(module.energy(batch.x, a).mean(), nets.predictors()[0]))
     curves = {name: values[0] for name, values in module.curves.items()}
+    logged = {name: float(module.trainer.callback_metrics[f"train/{name}"]) for name in expected}
+    assert logged == pytest.approx(curves)
     assert curves.keys() >= {"cost_augmented", "hinge", "energy_gradient", "network_gradient"}
     means = {name: sum(values) / len(values) for name, values in expected.items() if values}
     assert {name: curves[name] for name in means} == pytest.approx(means, rel=1e-4)
@@ -372,6 +374,8 @@ def test_changes_are_counted_where_the_first_is_right() -> None:
     metric.update(first, second, y)
     metric.update(first, first, y)
     assert metric.found() == [["a", "b", 2], ["b", "c", 1]]
+    with pytest.raises(ValueError, match="TagChanges has 2 names of tags, and answers have 3 tags"):
+        TagChanges(["a", "b"]).update(first, second, y)
 
 
 @pytest.mark.parametrize(
