@@ -66,3 +66,17 @@ def test_the_threshold_is_chosen_on_what_was_seen_and_kept_for_the_test() -> Non
     other.load_state_dict(metric.state_dict())
     other.update(torch.tensor([[0.15, 0.25]]), torch.tensor([[0.0, 1]]))
     assert float(other.threshold) == pytest.approx(0.2) and float(other.compute()["example_f1"]) == 1
+
+
+def test_beside_a_chosen_threshold_the_score_at_one_half_is_told() -> None:
+    probability, y = torch.tensor([[0.6, 0.3], [0.4, 0.1]]), torch.tensor([[1.0, 0], [1, 0]])
+    metric = MultiLabelScores(2, thresholds=(0.4, 0.5, 0.2))
+    metric.update(probability, y)
+    metric.choose_threshold()
+    scores = {name: float(value) for name, value in metric.compute().items()}
+    # at 0.4 both are right; at 0.5 the second predicts nothing
+    assert scores["example_f1"] == 1 and scores["example_f1_at_half"] == pytest.approx(0.5)
+    for thresholds in ((0.5,), (0.3, 0.2)):
+        other = MultiLabelScores(2, thresholds)
+        other.update(probability, y)
+        assert "example_f1_at_half" not in other.compute()

@@ -15,6 +15,7 @@ class MultiLabelScores(Metric):
     - micro_f1: F1 of all (example, label) pairs together.
     - macro_f1: F1 of each label, averaged over labels; a label neither true nor predicted anywhere scores 0.
     - map: average precision of each example's ranking of the labels, averaged over examples.
+    - example_f1_at_half: example_f1 at threshold 0.5, where that is one of several candidates.
 
     A label is predicted where its probability reaches the threshold. With several candidates,
     `choose_threshold` fixes the one with the best example_f1 on what was seen so far (validation); the choice
@@ -35,6 +36,7 @@ class MultiLabelScores(Metric):
         super().__init__()
         self.register_buffer("candidates", torch.tensor(thresholds), persistent=False)
         self.register_buffer("threshold", torch.tensor(thresholds[0]))
+        self._half = thresholds.index(0.5) if len(thresholds) > 1 and 0.5 in thresholds else None
         self.add_state("f1_sum", torch.zeros(len(thresholds)), dist_reduce_fx="sum")
         self.add_state("true_positives", torch.zeros(len(thresholds), num_labels), dist_reduce_fx="sum")
         self.add_state("predicted", torch.zeros(len(thresholds), num_labels), dist_reduce_fx="sum")
@@ -60,15 +62,18 @@ class MultiLabelScores(Metric):
         self._computed = None  # what torchmetrics keeps of an earlier compute()
 
     def compute(self) -> dict[str, Tensor]:
-        """The four scores, in [0, 1]."""
+        """The scores, in [0, 1]."""
         index = (self.candidates == self.threshold).nonzero()[0, 0]
         right, predicted = self.true_positives[index], self.predicted[index]
-        return {
+        scores = {
             "example_f1": self.f1_sum[index] / self.count,
             "micro_f1": 2 * right.sum() / (predicted.sum() + self.actual.sum()).clamp_min(1),
             "macro_f1": (2 * right / (predicted + self.actual).clamp_min(1)).mean(),
             "map": self.precision_sum / self.count,
         }
+        if self._half is not None:
+            scores["example_f1_at_half"] = self.f1_sum[self._half] / self.count
+        return scores
 
 
 def average_precision(probability: Tensor, y: Tensor) -> Tensor:
