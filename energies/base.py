@@ -2,14 +2,43 @@
 
 from abc import abstractmethod
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
-OfAnswer = Callable[[Tensor], Tensor]
+Map = Callable[[Tensor], Tensor]
 Slope = Callable[[Tensor], tuple[Tensor, Tensor]]
-Curve = Callable[[Tensor], tuple[Tensor, OfAnswer]]
+Curve = Callable[[Tensor], tuple[Tensor, Map]]
+
+
+class Given:
+    """An energy with its input fixed: a function from y to E, with its derivatives.
+
+    - `slope`: y to (E, dE/dy), for procedures that search y; no gradient reaches the parameters. Without a
+      closed form it is differentiated.
+    - `curve`: y to dE/dy and to u -> (d2E/dy2) u; gradients of dE/dy reach the parameters, not y. None where
+      there is no closed form.
+    """
+
+    def __init__(self, energy: Map, slope: Slope | None = None, curve: Curve | None = None) -> None:
+        self._energy = energy
+        self.slope = slope or partial(differentiated, energy)
+        self.curve = curve
+
+    def __call__(self, y: Tensor) -> Tensor:
+        """The energy of each answer."""
+        return self._energy(y)
+
+
+def differentiated(energy: Map, y: Tensor) -> tuple[Tensor, Tensor]:
+    """E and dE/dy by autograd."""
+    with torch.enable_grad():
+        y = y.detach().requires_grad_()
+        rows = energy(y)
+        (gradient,) = torch.autograd.grad(rows.sum(), y)
+    return rows.detach(), gradient
 
 
 class Energy(nn.Module):
@@ -26,39 +55,19 @@ class Energy(nn.Module):
     def forward(self, x: Float[Tensor, "B *_"], y: Shaped[Tensor, "..."]) -> Float[Tensor, "..."]:
         """The energy of each answer."""
 
-    def given(self, x: Tensor) -> OfAnswer:
-        """A function from y to E with the input fixed: `forward` in halves, for many answers one by one.
+    def given(self, x: Tensor) -> Given:
+        """The energy with its input fixed: `forward` in halves, for many answers one by one.
 
         What depends on x alone is computed here, once, where an energy overrides this: one dropout mask for
-        all answers. Gradients reach y, and the parameters that ask for them; what is computed here is a
-        constant if this is called without gradients.
+        all answers and for all derivatives. Gradients reach y, and the parameters that ask for them; what is
+        computed here is a constant if this is called without gradients.
         """
-        return lambda y: self(x, y)
+        return Given(lambda y: self(x, y))
 
     def slope(self, x: Tensor) -> Slope:
-        """A function from y to (E, dE/dy) with the input fixed, for procedures that search y.
-
-        This one differentiates what `given` returns; an energy with a closed form overrides it. No gradient
-        reaches the parameters.
-        """
+        """`given(x).slope`, for a search that needs nothing else: x is read without gradients."""
         with torch.no_grad():
-            given = self.given(x)
-
-        def value_and_gradient(y: Tensor) -> tuple[Tensor, Tensor]:
-            with torch.enable_grad():
-                y = y.detach().requires_grad_()
-                energy = given(y)
-                (gradient,) = torch.autograd.grad(energy.sum(), y)
-            return energy.detach(), gradient
-
-        return value_and_gradient
-
-    def curve(self, x: Tensor) -> Curve | None:
-        """A function from y to dE/dy and to u -> (d2E/dy2) u, both in closed form, with the input fixed.
-
-        Gradients of dE/dy reach the parameters, not y. None where there is no closed form.
-        """
-        return None
+            return self.given(x).slope
 
 
 class SumEnergy(Energy):
@@ -71,29 +80,18 @@ class SumEnergy(Energy):
     def forward(self, x: Float[Tensor, "B *_"], y: Shaped[Tensor, "..."]) -> Float[Tensor, "..."]:
         return self.given(x)(y)
 
-    def given(self, x: Tensor) -> OfAnswer:
-        """The terms' own, added."""
+    def given(self, x: Tensor) -> Given:
+        """The terms' own, added; a curve where both have one."""
         local, joint = self.local.given(x), self.joint.given(x)
-        return lambda y: local(y) + joint(y)
 
-    def slope(self, x: Tensor) -> Slope:
-        """The terms' own slopes, added."""
-        local, joint = self.local.slope(x), self.joint.slope(x)
-
-        def value_and_gradient(y: Tensor) -> tuple[Tensor, Tensor]:
-            (e1, g1), (e2, g2) = local(y), joint(y)
+        def slope(y: Tensor) -> tuple[Tensor, Tensor]:
+            (e1, g1), (e2, g2) = local.slope(y), joint.slope(y)
             return e1 + e2, g1 + g2
 
-        return value_and_gradient
+        curve = partial(_added, local.curve, joint.curve) if local.curve and joint.curve else None
+        return Given(lambda y: local(y) + joint(y), slope, curve)
 
-    def curve(self, x: Tensor) -> Curve | None:
-        """The terms' own curves, added, where both have one."""
-        local, joint = self.local.curve(x), self.joint.curve(x)
-        if local is None or joint is None:
-            return None
 
-        def gradient_and_product(y: Tensor) -> tuple[Tensor, OfAnswer]:
-            (g1, h1), (g2, h2) = local(y), joint(y)
-            return g1 + g2, lambda u: h1(u) + h2(u)
-
-        return gradient_and_product
+def _added(one: Curve, other: Curve, y: Tensor) -> tuple[Tensor, Map]:
+    (g1, h1), (g2, h2) = one(y), other(y)
+    return g1 + g2, lambda u: h1(u) + h2(u)

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
-from energies.base import Energy, OfAnswer
+from energies.base import Energy, Given
 from energies.padding import real_positions
 from energies.potentials import ChainPotentials
 
@@ -47,7 +47,7 @@ class ChainEnergy(Energy):
     def forward(self, x: Shaped[Tensor, "B *_"], y: Shaped[Tensor, "... B T S"]) -> Float[Tensor, "... B"]:
         return self.given(x)(y)
 
-    def given(self, x: Tensor) -> OfAnswer:
+    def given(self, x: Tensor) -> Given:
         """The network's scores are computed once."""
         unary = self.net(x)
 
@@ -55,7 +55,7 @@ class ChainEnergy(Energy):
             mask = None if self.end is None else real_positions(y)  # where a chain ends, its answer shows
             return -self._over(unary, mask).score(y)
 
-        return energy
+        return Given(energy)
 
     def potentials(self, x: Shaped[Tensor, "B *_"], mask: Tensor | None) -> ChainPotentials:
         """The scores of a batch.

@@ -3,12 +3,14 @@
 Shapes: B examples, D features, L labels, G patterns. y is (..., B, L): bool, or relaxed to [0, 1].
 """
 
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
-from energies.base import Curve, Energy, OfAnswer, Slope
+from energies.base import Energy, Given, Map
 from energies.sets import sum_potentials, sum_rows
 
 
@@ -25,21 +27,15 @@ class LocalEnergy(Energy):
     def forward(self, x: Float[Tensor, "B D"], y: Shaped[Tensor, "... B L"]) -> Float[Tensor, "... B"]:
         return self.given(x)(y)
 
-    def given(self, x: Tensor) -> OfAnswer:
-        """The potentials are computed once."""
+    def given(self, x: Tensor) -> Given:
+        """The potentials are computed once; dE/dy = -net(x), and there is no second derivative."""
         potentials = self.net(x)
-        return lambda y: -sum_potentials(potentials, y)
-
-    def slope(self, x: Tensor) -> Slope:
-        """dE/dy = -net(x), computed once; one dropout mask a search where dropout is on."""
-        with torch.no_grad():
-            potentials = self.net(x)
-        return lambda y: (-sum_potentials(potentials, y), -potentials.expand_as(y))
-
-    def curve(self, x: Tensor) -> Curve:
-        """dE/dy = -net(x), and no second derivative."""
-        potentials = self.net(x)
-        return lambda y: (-potentials.expand_as(y), torch.zeros_like)
+        fixed = potentials.detach()
+        return Given(
+            lambda y: -sum_potentials(potentials, y),
+            lambda y: (-sum_potentials(fixed, y), -fixed.expand_as(y)),
+            lambda y: (-potentials.expand_as(y), torch.zeros_like),
+        )
 
 
 class LabelMixEnergy(Energy):
@@ -65,22 +61,20 @@ class LabelMixEnergy(Energy):
     def forward(self, x: Float[Tensor, "B D"], y: Shaped[Tensor, "... B L"]) -> Float[Tensor, "... B"]:
         return -(F.softplus(sum_rows(self.patterns, y) + self.bias) @ self.weights)
 
-    def slope(self, x: Tensor) -> Slope:
-        """dE/dy = - M^T (v * sigmoid(M y + m)): two products."""
+    def given(self, x: Tensor) -> Given:
+        """With gate = sigmoid(M y + m), both in two products:
+
+        dE/dy = - M^T (v * gate), and d2E/dy2 u = - M^T (v * gate * (1 - gate) * M u).
+        """
         patterns, bias, weights = self.patterns.detach(), self.bias.detach(), self.weights.detach()
 
-        def value_and_gradient(y: Tensor) -> tuple[Tensor, Tensor]:
+        def slope(y: Tensor) -> tuple[Tensor, Tensor]:
             z = sum_rows(patterns, y) + bias
             return -(F.softplus(z) @ weights), -((torch.sigmoid(z) * weights) @ patterns.T)
 
-        return value_and_gradient
+        def curve(y: Tensor) -> tuple[Tensor, Map]:
+            gate = torch.sigmoid(sum_rows(self.patterns, y.detach()) + self.bias)
+            bend = gate.detach() * (gate.detach() - 1) * weights
+            return -((gate * self.weights) @ self.patterns.T), lambda u: ((u @ patterns) * bend) @ patterns.T
 
-    def curve(self, x: Tensor) -> Curve:
-        """dE/dy as in `slope`; d2E/dy2 u = - M^T (v * gate * (1 - gate) * M u), gate = sigmoid(M y + m)."""
-        return self._gradient_and_product
-
-    def _gradient_and_product(self, y: Tensor) -> tuple[Tensor, OfAnswer]:
-        patterns = self.patterns.detach()
-        gate = torch.sigmoid(sum_rows(self.patterns, y.detach()) + self.bias)
-        bend = (gate * (gate - 1) * self.weights).detach()
-        return -((gate * self.weights) @ self.patterns.T), lambda u: ((u @ patterns) * bend) @ patterns.T
+        return Given(partial(self, x), slope, curve)

@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from energies.base import Energy, OfAnswer, Slope
+from energies.base import Energy, Given
 from energies.mlc import LabelMixEnergy
 from networks.mlp import MLP, reset_linear
 from networks.pretrained import load_part
@@ -23,13 +23,9 @@ class PretrainedEnergy(Energy):
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         return self.energy(x, y)
 
-    def given(self, x: Tensor) -> OfAnswer:
+    def given(self, x: Tensor) -> Given:
         """As the energy itself has it."""
         return self.energy.given(x)
-
-    def slope(self, x: Tensor) -> Slope:
-        """The slope of the energy itself."""
-        return self.energy.slope(x)
 
 
 class PartlyPretrainedEnergy(PretrainedEnergy):

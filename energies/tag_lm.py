@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 
-from energies.base import Energy, OfAnswer
+from energies.base import Energy, Given
 from energies.padding import real_positions, turned
 from networks.features import Features
 
@@ -104,7 +104,7 @@ class TagLMEnergy(Energy):
     def forward(self, x: Shaped[Tensor, "B *_"], y: Shaped[Tensor, "... B T S"]) -> Float[Tensor, "... B"]:
         return self.given(x)(y)
 
-    def given(self, x: Tensor) -> OfAnswer:
+    def given(self, x: Tensor) -> Given:
         """The words' features are computed once."""
         words = None if self.words is None else self.words(x)
 
@@ -116,7 +116,7 @@ class TagLMEnergy(Energy):
                 total = total + self._one_way(1, turned(y, real), real, backwards)
             return self.weight * total
 
-        return energy
+        return Given(energy)
 
     def _one_way(self, way: int, y: Tensor, real: Tensor, words: Tensor | None) -> Tensor:
         """What the models of one direction say of tags given in that direction."""

@@ -1,6 +1,7 @@
 """Bilevel training: the task-net minimises its loss, the energy what that minimum leads to.   [Implicit]"""
 
 import math
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from datamodules.batches import Batch
-from energies.base import Energy, OfAnswer
+from energies.base import Energy, Given, Map
 from inference.guesses import Case, Guess
 from inference.hypergradient import (
     Bilevel,
@@ -52,7 +53,7 @@ class Implicit(Scheme):
 
     main = "task"
     divisor: Tensor
-    _resting: EnergyFn
+    _resting: Callable[[Tensor], Given]
 
     def __init__(
         self,
@@ -136,19 +137,19 @@ class Implicit(Scheme):
         losses: list[Tensor] = []
 
         def problem() -> Bilevel:
-            energy = self._at_rest()
+            given = self._at_rest()
 
             def outer(logits: Tensor) -> Tensor:
-                losses.append(self._outer(energy, batch, logits))
+                losses.append(self._outer(given, batch, logits))
                 return losses[-1]
 
             return Bilevel(
                 self.task_net,
                 batch.x,
-                lambda logits: self._inner(energy, batch, logits),
+                lambda logits: self._inner(given, batch, logits),
                 outer,
                 phi,
-                lambda logits: self._curve(batch, logits),
+                lambda logits: self._curve(given, batch, logits),
             )
 
         reduce = self._mean_over_processes if self.trainer.world_size > 1 else None
@@ -232,27 +233,26 @@ class Implicit(Scheme):
         stop = torch.stack([found.curvature, self.divisor])
         self._stop = stop if self._stop is None else torch.where(found.diverged, stop, self._stop)
 
-    def _at_rest(self) -> EnergyFn:
-        """The energy while its parameters stay as they are: what it makes of an input is computed once.
+    def _at_rest(self) -> Callable[[Tensor], Given]:
+        """The energy while its parameters stay as they are: what it makes of an input is computed once."""
+        return cache(self.energy.given)
 
-        `_curve` does not ask this and has a dropout mask of its own.
-        """
-        given = cache(self.energy.given)
-        return lambda x, y: given(x)(y)
+    def _inner(self, given: Callable[[Tensor], Given], batch: Batch, logits: Tensor) -> Tensor:
+        space = self.space.over(batch.mask)
+        return self.task_loss(_whole(given), space, batch.x, batch.y, logits)
 
-    def _inner(self, energy: EnergyFn, batch: Batch, logits: Tensor) -> Tensor:
-        return self.task_loss(energy, self.space.over(batch.mask), batch.x, batch.y, logits)
-
-    def _curve(self, batch: Batch, logits: Tensor) -> tuple[Tensor, OfAnswer] | None:
+    def _curve(
+        self, given: Callable[[Tensor], Given], batch: Batch, logits: Tensor
+    ) -> tuple[Tensor, Map] | None:
         """The first two derivatives of the inner loss, where space and energy have them in closed form."""
         bends = self.space.over(batch.mask).bends(logits, batch.y)
-        energy = None if bends is None else self.energy.curve(batch.x)
-        return None if bends is None or energy is None else self.task_loss.curve(energy, bends)
+        curve = None if bends is None else given(batch.x).curve
+        return None if bends is None or curve is None else self.task_loss.curve(curve, bends)
 
-    def _outer(self, energy: EnergyFn, batch: Batch, logits: Tensor) -> Tensor:
+    def _outer(self, given: Callable[[Tensor], Given], batch: Batch, logits: Tensor) -> Tensor:
         space = self.space.over(batch.mask)
         guesses = self.guess(Case(self.energy, self.objective, space, batch.x, batch.y, logits))
-        return self.objective(energy, space, batch.x, batch.y, guesses)
+        return self.objective(_whole(given), space, batch.x, batch.y, guesses)
 
     @staticmethod
     def _mean_over_processes(tensors: list[Tensor]) -> list[Tensor]:
@@ -260,3 +260,8 @@ class Implicit(Scheme):
             torch.distributed.all_reduce(tensor, torch.distributed.ReduceOp.SUM)
             tensor /= torch.distributed.get_world_size()
         return tensors
+
+
+def _whole(given: Callable[[Tensor], Given]) -> EnergyFn:
+    """A function of input and answer again."""
+    return lambda x, y: given(x)(y)

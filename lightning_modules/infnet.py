@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from torchmetrics import Metric
 
 from datamodules.batches import Batch
-from energies.base import Energy, OfAnswer
+from energies.base import Energy, Given
 from inference.networks import InferenceNetworks, Single
 from lightning_modules.base import scores_of
 from lightning_modules.metrics.changes import TagChanges
@@ -85,7 +85,7 @@ class InfNet(Phased):
         self.augmented_metric: Metric | None = (
             self.metric.clone() if "augmented" in objective.weights else None
         )
-        self._given: OfAnswer | None = None
+        self._given: Given | None = None
         self._watched: dict[str, list[Tensor]] = {}
 
     def parts(self) -> dict[str, Optimizer]:

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from energies.base import Energy, OfAnswer
+from energies.base import Energy, Map
 from energies.spaces import LabelSets
 from inference.hypergradient import Bilevel
 from losses.task import EnergyAndSupervision
@@ -57,11 +57,11 @@ class Task:
         """The problem as this project states it."""
         return Bilevel(self.net, self.x, self.inner, self.outer, list(self.energy.parameters()), self.curve)
 
-    def curve(self, logits: Tensor) -> tuple[Tensor, OfAnswer]:
+    def curve(self, logits: Tensor) -> tuple[Tensor, Map]:
         """The derivatives of `inner`."""
-        of_answer = self.energy.curve(self.x)
-        assert of_answer is not None
-        return EnergyAndSupervision(1.0).curve(of_answer, LabelSets(self.y.shape[-1]).bends(logits, self.y))
+        curve = self.energy.given(self.x).curve
+        assert curve is not None
+        return EnergyAndSupervision(1.0).curve(curve, LabelSets(self.y.shape[-1]).bends(logits, self.y))
 
     def outer_gradients(self, logits: Tensor, *, again: bool) -> tuple[list[Tensor], list[Tensor]]:
         """Of theta and of phi; `again`: the graph is needed once more."""

@@ -296,7 +296,7 @@ def test_the_closed_form_of_the_inner_loss_gives_what_autograd_does() -> None:
         return Margin()(energy, space, x, y, Point()(Case(energy, Margin(), space, x, y, logits)))
 
     def curve(logits: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-        bends, of_answer = space.bends(logits, y), energy.curve(x)
+        bends, of_answer = space.bends(logits, y), energy.given(x).curve
         assert bends is not None and of_answer is not None
         return task_loss.curve(of_answer, bends)
 

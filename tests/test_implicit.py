@@ -12,12 +12,15 @@ import torch
 from torch import Tensor, nn
 
 from datamodules.batches import Batch
-from energies.base import OfAnswer
+from energies.base import Given, SumEnergy
+from energies.mlc import LabelMixEnergy, LocalEnergy
+from energies.spaces import LabelSets
 from inference.guesses import Case, Concrete, Guess, Point, Rounded, Sampled, StraightThrough, Together, Truth
 from inference.hypergradient import (
     Bilevel,
     ConjugateGradient,
     Dropped,
+    Dual,
     Exact,
     FiniteDifference,
     Identity,
@@ -32,7 +35,8 @@ from lightning_modules.cross_entropy import CrossEntropy
 from lightning_modules.implicit import Implicit
 from losses import energy as losses
 from losses.objectives import Contrastive, Margin, Objective, Regression
-from test_schemes import MASK, SPACES, Data, Net, Quality, ToyEnergy, adam, fit, weights
+from networks.mlp import LabelMLP
+from test_schemes import MASK, SPACES, D, Data, Net, Quality, ToyEnergy, adam, fit, weights
 
 THREE, EXACT = Neumann(3), Exact()
 SOFT = Together([Point(), Sampled(4)])
@@ -290,7 +294,7 @@ class Halved(ToyEnergy):
 
     reads = 0
 
-    def given(self, x: Tensor) -> OfAnswer:
+    def given(self, x: Tensor) -> Given:
         self.reads += 1
         scores = self.local(x).flatten(1)
 
@@ -298,7 +302,7 @@ class Halved(ToyEnergy):
             y = y.flatten(-self.rank)
             return -(scores * y).sum(-1) - nn.functional.softplus(self.patterns(y)).sum(-1)
 
-        return energy
+        return Given(energy)
 
 
 @pytest.mark.parametrize("products", [Exact(), FiniteDifference()])
@@ -312,6 +316,19 @@ def test_what_an_energy_makes_of_an_input_is_computed_once_while_it_rests(
     assert halved.energy.reads == 2 + 2 + 1  # two batches, each for both parts; the curvature
     for name, value in weights(whole).items():
         torch.testing.assert_close(weights(halved)[name], value, rtol=1e-4, atol=1e-5)
+
+
+def test_the_closed_form_of_an_energy_has_the_dropout_mask_of_all_else(tmp_path: Path) -> None:
+    module = implicit("sets", products=Dual(), refresh=2)
+    module.task_net = LabelMLP(D, 5, width=64)
+    module.energy = SumEnergy(LocalEnergy(Net((5,), dropout=0.5)), LabelMixEnergy(5, 3))
+    reads, asked = [], []
+    module.energy.local.net.register_forward_hook(lambda *_: reads.append(1))
+    bends = LabelSets.bends
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(LabelSets, "bends", lambda *a: asked.append(1) or bends(*a))
+        fit(module, Data("sets"), 1, tmp_path)
+    assert len(asked) == 2 + 1 and len(reads) == 2 + 2 + 1  # as above
 
 
 def test_solvers_and_products_agree_on_the_gradient_where_they_should(tmp_path: Path) -> None:

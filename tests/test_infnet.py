@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from datamodules.batches import Batch
+from energies.base import Given
 from energies.spaces import TagSequences
 from inference.networks import InferenceNetworks, Separated, Shared, Single, Stacked
 from lightning_modules.infnet import InfNet
@@ -215,7 +216,7 @@ class InHalves(ToyEnergy):
 
     asked = 0
 
-    def given(self, x: Tensor) -> Callable[[Tensor], Tensor]:
+    def given(self, x: Tensor) -> Given:
         self.asked += 1
         local = self.local(x).flatten(1)
 
@@ -223,7 +224,7 @@ class InHalves(ToyEnergy):
             y = y.flatten(-self.rank)
             return -(local * y).sum(-1) - nn.functional.softplus(self.patterns(y)).sum(-1)
 
-        return energy
+        return Given(energy)
 
 
 @pytest.mark.parametrize("watched", [False, True])
