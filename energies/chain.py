@@ -3,11 +3,13 @@
 [Scaling eq. 1, §4; InfNet+ eq. 7]
 """
 
+from collections.abc import Callable
+
 import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
-from energies.base import Energy, Given
+from energies.base import Energy, Given, Slope
 from energies.padding import real_positions
 from energies.potentials import ChainPotentials
 
@@ -51,11 +53,11 @@ class ChainEnergy(Energy):
         """The network's scores are computed once."""
         unary = self.net(x)
 
-        def energy(y: Tensor) -> Tensor:
+        def over(y: Tensor) -> ChainPotentials:
             mask = None if self.end is None else real_positions(y)  # where a chain ends, its answer shows
-            return -self._over(unary, mask).score(y)
+            return self._over(unary, mask)
 
-        return Given(energy)
+        return Given(lambda y: -over(y).score(y), _Downhill(over))
 
     def potentials(self, x: Shaped[Tensor, "B *_"], mask: Tensor | None) -> ChainPotentials:
         """The scores of a batch.
@@ -67,3 +69,16 @@ class ChainEnergy(Energy):
 
     def _over(self, unary: Tensor, mask: Tensor | None) -> ChainPotentials:
         return ChainPotentials(unary, self.pairwise, mask, self.start, self.end)
+
+
+class _Downhill:
+    """The slope of E = -F; all answers to an input end where the first does."""
+
+    def __init__(self, over: Callable[[Tensor], ChainPotentials]) -> None:
+        self._over = over
+        self._slope: Slope | None = None
+
+    def __call__(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        self._slope = self._slope or self._over(y).slope()
+        score, gradient = self._slope(y)
+        return -score, -gradient

@@ -3,6 +3,7 @@
 Shapes: B examples, T positions, S tags a position. Scores are high where the answer is good.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -141,23 +142,49 @@ class ChainPotentials:
             score = score + _over(self.end[y.gather(-1, last)], real[:, :1])
         return score
 
+    def slope(self) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
+        """A function from a relaxed answer y to F and dF/dy, constants, in closed form; 0 where masked.
+
+        dF/dy_t = u_t + W y_t+1 + W^T y_t-1, with the scores of the ends in u. To forbid is to have the lowest
+        number as score.
+
+        Shapes:
+            y: (..., B, T, S).   returns: (..., B) and (..., B, T, S).
+        """
+        chain, order = self.compacted()
+        unary, pairwise = (scores.detach() for scores in chain._finite())
+
+        @torch.no_grad()
+        def value_and_gradient(y: Tensor) -> tuple[Tensor, Tensor]:
+            y = chain._shown(_taken(y.to(unary.dtype), order))
+            gradient = unary.expand_as(y).clone()
+            gradient[..., 1:, :] += _through(y[..., :-1, :], pairwise)
+            score = (gradient * y).sum((-2, -1))
+            gradient[..., :-1, :] += _through(y[..., 1:, :], pairwise.mT)
+            gradient = chain._shown(gradient)
+            if order is not None:
+                gradient = torch.empty_like(gradient).scatter_(-2, _rows(order, y), gradient)
+            return _or_never(score), gradient
+
+        return value_and_gradient
+
     def _relaxed_score(self, y: Float[Tensor, "... B T S"]) -> Float[Tensor, "... B"]:
         chain, order = self.compacted()
+        unary, pairwise = chain._finite()
+        y = chain._shown(_taken(y.to(unary.dtype), order))
+        step = _through(y[..., :-1, :], pairwise)
+        return _or_never((unary * y).sum((-2, -1)) + (step * y[..., 1:, :]).sum((-2, -1)))
+
+    def _finite(self) -> tuple[Tensor, Tensor]:
+        """Unary scores, those of the ends in them and 0 where masked, and pairwise ones; none is infinite."""
         dtype = torch.promote_types(self.unary.dtype, torch.float32)
         lowest = torch.finfo(dtype).min
-        unary, pairwise = (
-            scores.to(dtype).clamp_min(lowest) for scores in (chain._with_ends(), self.pairwise)
-        )
-        y = y.to(dtype)
-        if chain.mask is not None:
-            if order is not None:
-                y = y.gather(-2, order.unsqueeze(-1).expand_as(y))
-            hidden = ~chain.mask.unsqueeze(-1)
-            unary, y = unary.masked_fill(hidden, 0), y.masked_fill(hidden, 0)
-        before, after = y[..., :-1, :], y[..., 1:, :]
-        step = (before.unsqueeze(-2) @ pairwise).squeeze(-2) if pairwise.dim() > 2 else before @ pairwise
-        score = (unary * y).sum((-2, -1)) + (step * after).sum((-2, -1))
-        return score.masked_fill(score < lowest * 1e-6, NEVER)
+        unary, pairwise = (s.to(dtype).clamp_min(lowest) for s in (self._with_ends(), self.pairwise))
+        return self._shown(unary), pairwise
+
+    def _shown(self, rows: Float[Tensor, "... B T S"]) -> Float[Tensor, "... B T S"]:
+        """0 where masked; whatever stands there."""
+        return rows if self.mask is None else rows.masked_fill(~self.mask.unsqueeze(-1), 0)
 
     def _with_ends(self) -> Float[Tensor, "B T S"]:
         """The unaries with start and end scores in them, where padding stands at the tail."""
@@ -206,3 +233,23 @@ def _look_up(pairwise: Tensor, before: Tensor, after: Tensor) -> Tensor:
 def _over(scores: Tensor, real: Tensor) -> Tensor:
     """The sum over real positions; where, not times, as scores at masked ones may be anything."""
     return torch.where(real, scores, 0).sum(-1)
+
+
+def _rows(order: Int[Tensor, "B T"], like: Tensor) -> Tensor:
+    """An index of whole positions."""
+    return order.unsqueeze(-1).expand_as(like)
+
+
+def _taken(y: Tensor, order: Tensor | None) -> Tensor:
+    """The positions in the order of a compacted chain."""
+    return y if order is None else y.gather(-2, _rows(order, y))
+
+
+def _through(rows: Float[Tensor, "... T S"], pairwise: Tensor) -> Tensor:
+    """Each row times its table, or the one table."""
+    return (rows.unsqueeze(-2) @ pairwise).squeeze(-2) if pairwise.dim() > 2 else rows @ pairwise
+
+
+def _or_never(score: Tensor) -> Tensor:
+    """-inf for an answer that has a part in what is forbidden."""
+    return score.masked_fill(score < torch.finfo(score.dtype).min * 1e-6, NEVER)

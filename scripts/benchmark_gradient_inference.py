@@ -11,9 +11,10 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from energies.base import Energy, Slope, SumEnergy, differentiated
+from energies.chain import ChainEnergy
 from energies.mlc import LabelMixEnergy, LocalEnergy
 from energies.spaces import LabelSets
 from inference.gradient import Blank, GradientInference
@@ -21,6 +22,7 @@ from networks.mlp import LabelMLP
 from scripts.timing import show, side_by_side
 
 SIZES = [(159, 16), (159, 200), (983, 200), (3993, 200), (3993, 300)]  # labels, patterns
+CHAINS = [(10, 16, 25), (32, 15, 17), (32, 113, 17)]  # sentences, positions, tags
 NETS = {"bibtex": (1836, 159, 1, 300), "delicious": (500, 983, 2, 500), "eurlexev": (5000, 3993, 2, 500)}
 PATTERNS, STEPS = 200, 20
 
@@ -41,6 +43,23 @@ def mixes() -> dict[str, dict[str, float]]:
         found[f"L={labels} G={patterns}"] = side_by_side(
             {name: partial(call, y) for name, call in calls.items()}, repeats=50
         )
+    return found
+
+
+def chains() -> dict[str, dict[str, float]]:
+    """Microseconds of a chain's energy and its gradient in the answer, sentences of all lengths."""
+    found = {}
+    for sentences, length, tags in CHAINS:
+        torch.manual_seed(0)
+        real = torch.arange(length) < torch.randint(3, length + 1, (sentences, 1))
+        real[0] = True
+        given = ChainEnergy(nn.Linear(8, tags), tags, ends=True).given(torch.randn(sentences, length, 8))
+        y = torch.randn(1, sentences, length, tags).softmax(-1) * real.unsqueeze(-1)
+        autograd = partial(differentiated, given)
+        for got, want in zip(given.slope(y), autograd(y), strict=True):
+            torch.testing.assert_close(got, want)
+        calls = {"closed form": partial(given.slope, y), "autograd.grad": partial(autograd, y)}
+        found[f"{sentences}x{length}x{tags}"] = side_by_side(calls, repeats=50)
     return found
 
 
@@ -89,6 +108,7 @@ def searches() -> dict[str, dict[str, float]]:
 def main() -> None:
     """Check, time, print."""
     show("energy and gradient in the answer", mixes(), "closed form")
+    show("the same of a linear chain", chains(), "closed form")
     show(f"a step of a search of {STEPS}, from the input", searches(), "closed form")
 
 

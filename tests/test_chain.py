@@ -89,6 +89,17 @@ def test_scores_of_tags_and_of_one_hot_answers_are_those_of_the_loop(p: ChainPot
         close(p.score(one_hot(every, p.unary.shape[2]).double())[:, row], scores)
 
 
+@settings(max_examples=40)
+@given(potentials())
+def test_the_slope_is_the_derivative_of_the_relaxed_score(p: ChainPotentials) -> None:
+    y = torch.randn(2, *p.unary.shape).double().requires_grad_()
+    score, (slope,) = p.score(y), torch.autograd.grad(p.score(y).sum(), y)
+    value, gradient = p.slope()(y)
+    close(value, score.detach())
+    close(gradient, slope)
+    assert not value.requires_grad and not gradient.requires_grad
+
+
 def test_a_relaxed_score_is_minus_infinity_only_where_mass_is_on_what_is_forbidden() -> None:
     allowed = torch.tensor([[True, False], [True, True]])
     p = ChainPotentials(torch.tensor([[[1.0, 2.0], [3.0, 4.0], [-math.inf, 6.0]]]), torch.ones(2, 2))
