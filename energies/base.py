@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
-Map = Callable[[Tensor], Tensor]
+from losses.task import Curve, Map
+
 Slope = Callable[[Tensor], tuple[Tensor, Tensor]]
-Curve = Callable[[Tensor], tuple[Tensor, Map]]
 
 
 class Given:
@@ -58,9 +58,9 @@ class Energy(nn.Module):
     def given(self, x: Tensor) -> Given:
         """The energy with its input fixed: `forward` in halves, for many answers one by one.
 
-        What depends on x alone is computed here, once, where an energy overrides this: one dropout mask for
-        all answers and for all derivatives. Gradients reach y, and the parameters that ask for them; what is
-        computed here is a constant if this is called without gradients.
+        What depends on x alone is computed here, once, by an energy that overrides this: one dropout mask for
+        all answers and derivatives, where this one reads x anew each time. Gradients reach y, and the
+        parameters that ask for them; what is computed here is a constant if this is called without gradients.
         """
         return Given(lambda y: self(x, y))
 

@@ -10,8 +10,9 @@ import torch.nn.functional as F
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
-from energies.base import Energy, Given, Map
+from energies.base import Energy, Given
 from energies.sets import sum_potentials, sum_rows
+from losses.task import Map
 
 
 class LocalEnergy(Energy):

@@ -26,7 +26,7 @@ KEYS = {
         "ratios tuned changes".split()
     ),
     "metric": ["name", "scale", "digits", "better"],
-    "measure": ["title", "metric", "reported", "claims"],
+    "measure": ["title", "metric", "rows", "reported", "claims"],
     "column": ["label", "config", "over", "note", "unavailable", "tuned", "instead_of", "metric"],
     "row": ["label", "config", "needs", "tuned", "set", "grid", "columns", "cited", "note"],
     "claim": ["says", "holds", "on", "across"],
@@ -146,18 +146,22 @@ class _Reader:
         return metric
 
     def _measure(self, index: int, tree: Tree, table: Table) -> Table:
-        """The table seen through another metric: same cells, other numbers."""
+        """The table, or some of its rows, seen through another metric: same cells, other numbers."""
         place = f"measures[{index}]"
         tree = self._keys("measure", place, tree)
         if "metric" not in tree:
             self._fail(f"{place}.metric is missing.")
+        for row in (shown := tree.get("rows") or table.rows):
+            self._known(f"{place}.rows", "row", row, table.rows)
+        rows = {name: row for name, row in table.rows.items() if name in shown}
         return replace(
             table,
             title=str(tree.get("title", tree["metric"].get("name"))),
+            rows=rows,
             metric=self._metric(tree["metric"], f"{place}.metric"),
             columns={name: replace(column, metric="") for name, column in table.columns.items()},
-            reported=self._reported(tree.get("reported") or {}, table.rows, table.columns),
-            claims=self._claims(tree, table.rows, table.columns),
+            reported=self._reported(tree.get("reported") or {}, rows, table.columns),
+            claims=self._claims(tree, rows, table.columns),
             figures=(),
             changes=(),
             ratios=(),

@@ -52,7 +52,7 @@ class Dual(Products):
     """
 
     def at(self, problem: Bilevel, *, shared: bool = False) -> Curvature:
-        """Runs the net once, and both losses."""
+        """Runs the net once, and the losses; of the inner one its `curve` where there is one."""
         stack = [module for _, module in _stack(problem.net, "")]
         linears = [module for module in stack if isinstance(module, nn.Linear)]
         _check(problem.net, linears)
@@ -145,7 +145,7 @@ class _InExamples(Curvature):
     def cross(self, w: Vector) -> list[Tensor]:
         (vector,) = w
         changes = self._along(self._parts(self._met(vector)), self._parts(torch.empty_like(vector)))
-        return self._pulled(self._by_row(changes[-1]), self.phi)
+        return _pulled(self.slopes, self._by_row(changes[-1]), self.phi)
 
     def dot(self, a: Vector, b: Vector) -> Tensor:
         """Sum over layers of <Q, V h> + <R, V^T d>, V being what the other vector stands for."""
@@ -203,17 +203,17 @@ class _InExamples(Curvature):
         inner = problem.inner(self.logits)
         (slopes,) = pulled([inner], [inner.new_ones(())], [self.logits], differentiable=True)
         refuse_once_only([slopes])
-        return slopes, lambda change: self._pulled(change, [self.logits])[0]
+        by = [self.logits]
+        return slopes, lambda change: _pulled(slopes, change, by)[0]
 
     def _by_row(self, change: Tensor) -> Tensor:
         """A change (L, N) in the shape of the logits."""
         return change.T.contiguous().view(self.logits.shape)
 
-    def _pulled(self, change: Tensor, by: Sequence[Tensor]) -> list[Tensor]:
-        """The gradient of <change of the logits, slope of the inner loss there>."""
-        if not self.slopes.requires_grad:
-            return pulled((), (), by)
-        return pulled([self.slopes], [change], by)
+
+def _pulled(slopes: Tensor, change: Tensor, by: Sequence[Tensor]) -> list[Tensor]:
+    """The gradient of <change of the logits, slope of the inner loss there>."""
+    return pulled([slopes], [change], by) if slopes.requires_grad else pulled((), (), by)
 
 
 def _columns(of_logits: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from datamodules.batches import Batch
-from energies.base import Energy, Given, Map
+from energies.base import Energy, Given
 from inference.guesses import Case, Guess
 from inference.hypergradient import (
     Bilevel,
@@ -26,7 +26,9 @@ from inference.hypergradient import (
 )
 from lightning_modules.base import Scheme, check_clip_norm
 from losses.objectives import EnergyFn, Objective
-from losses.task import EnergyAndSupervision
+from losses.task import EnergyAndSupervision, Map
+
+OfInput = Callable[[Tensor], Given]
 
 MARGIN = 1.1  # of the divisor over the curvature that power iterations find, which is below the largest
 
@@ -53,7 +55,7 @@ class Implicit(Scheme):
 
     main = "task"
     divisor: Tensor
-    _resting: Callable[[Tensor], Given]
+    _resting: OfInput
 
     def __init__(
         self,
@@ -233,23 +235,20 @@ class Implicit(Scheme):
         stop = torch.stack([found.curvature, self.divisor])
         self._stop = stop if self._stop is None else torch.where(found.diverged, stop, self._stop)
 
-    def _at_rest(self) -> Callable[[Tensor], Given]:
+    def _at_rest(self) -> OfInput:
         """The energy while its parameters stay as they are: what it makes of an input is computed once."""
         return cache(self.energy.given)
 
-    def _inner(self, given: Callable[[Tensor], Given], batch: Batch, logits: Tensor) -> Tensor:
+    def _inner(self, given: OfInput, batch: Batch, logits: Tensor) -> Tensor:
         space = self.space.over(batch.mask)
         return self.task_loss(_whole(given), space, batch.x, batch.y, logits)
 
-    def _curve(
-        self, given: Callable[[Tensor], Given], batch: Batch, logits: Tensor
-    ) -> tuple[Tensor, Map] | None:
+    def _curve(self, given: OfInput, batch: Batch, logits: Tensor) -> tuple[Tensor, Map] | None:
         """The first two derivatives of the inner loss, where space and energy have them in closed form."""
-        bends = self.space.over(batch.mask).bends(logits, batch.y)
-        curve = None if bends is None else given(batch.x).curve
+        bends, curve = self.space.over(batch.mask).bends(logits, batch.y), given(batch.x).curve
         return None if bends is None or curve is None else self.task_loss.curve(curve, bends)
 
-    def _outer(self, given: Callable[[Tensor], Given], batch: Batch, logits: Tensor) -> Tensor:
+    def _outer(self, given: OfInput, batch: Batch, logits: Tensor) -> Tensor:
         space = self.space.over(batch.mask)
         guesses = self.guess(Case(self.energy, self.objective, space, batch.x, batch.y, logits))
         return self.objective(_whole(given), space, batch.x, batch.y, guesses)
@@ -262,6 +261,6 @@ class Implicit(Scheme):
         return tensors
 
 
-def _whole(given: Callable[[Tensor], Given]) -> EnergyFn:
+def _whole(given: OfInput) -> EnergyFn:
     """A function of input and answer again."""
     return lambda x, y: given(x)(y)

@@ -10,6 +10,7 @@ from torch import Tensor
 from losses.objectives import Answers, EnergyFn
 
 Map = Callable[[Tensor], Tensor]
+Curve = Callable[[Tensor], tuple[Tensor, Map]]
 
 
 class Bends(NamedTuple):
@@ -43,7 +44,7 @@ class EnergyAndSupervision(TaskLoss):
             self.energy_weight * energy(x, space.relax(logits)) + self.supervision_weight * supervision
         ).mean()
 
-    def curve(self, energy: Callable[[Tensor], tuple[Tensor, Map]], bends: Bends) -> tuple[Tensor, Map]:
+    def curve(self, energy: Curve, bends: Bends) -> tuple[Tensor, Map]:
         """The gradient g in the logits, through which gradients reach the energy, and u -> (dg/dlogits) u.
 
         With y the relaxed answer and y', y'' its derivatives, entry by entry, the second is

@@ -15,10 +15,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from energies.base import Energy, Map
+from energies.base import Energy
 from energies.spaces import LabelSets
 from inference.hypergradient import Bilevel
-from losses.task import EnergyAndSupervision
+from losses.task import EnergyAndSupervision, Map
 
 Contender = Callable[[], list[Tensor]]  # the gradient of the outer loss in the energy's parameters
 

@@ -13,6 +13,7 @@ import yaml  # noqa: E402
 
 from lightning_modules.base import Scheme  # noqa: E402
 from lightning_modules.implicit import Implicit  # noqa: E402
+from lightning_modules.metrics.multilabel import MultiLabelScores  # noqa: E402
 from test_implicit import implicit  # noqa: E402
 from test_infnet import infnet  # noqa: E402
 from test_schemes import Data, scheme  # noqa: E402
@@ -24,6 +25,15 @@ def build(name: str) -> Scheme:
     """A small scheme on label sets by its name."""
     others = {"implicit": implicit, "infnet": infnet}
     return others[name]("sets", dropout=0.3) if name in others else scheme(name, "sets", dropout=0.3)
+
+
+def chosen(rank: int) -> dict[str, torch.Tensor]:
+    """What a metric says after each process has seen examples that want another threshold."""
+    metric = MultiLabelScores(2, thresholds=(0.5, 0.2))
+    probability = [[[0.9, 0.3]], [[0.3, 0.1], [0.4, 0.1]]][rank]
+    metric.update(torch.tensor(probability), torch.tensor([[1.0, 0.0]]).repeat(len(probability), 1))
+    metric.choose_threshold()
+    return {"threshold": metric.threshold, **metric.compute()}
 
 
 def main(folder: Path, names: list[str]) -> None:
@@ -48,6 +58,7 @@ def main(folder: Path, names: list[str]) -> None:
         kept = {k: v.clone() for k, v in module.state_dict().items()}
         if isinstance(module, Implicit):
             (kept["mean"],) = module._mean_over_processes([torch.tensor(1.0 + trainer.global_rank)])
+        kept |= chosen(trainer.global_rank)
         torch.save(
             kept,
             folder / f"{name}-{trainer.global_rank}.pt",

@@ -1,13 +1,14 @@
 """Energies: derivatives, enumeration, and the two ways to give a discrete set."""
 
 import itertools
+from functools import partial
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
-from energies.base import Energy, SumEnergy, differentiated
+from energies.base import Energy, Given, SumEnergy, differentiated
 from energies.chain import ChainEnergy
 from energies.mlc import LabelMixEnergy, LocalEnergy
 from energies.padding import real_positions
@@ -220,8 +221,19 @@ def test_what_is_fixed_without_gradients_stays_a_constant(name: str) -> None:
 def test_one_dropout_mask_serves_all_answers_to_a_fixed_input(name: str) -> None:
     energy, (x, y) = WITH_DROPOUT[name](), answered(name)
     assert not torch.equal(energy(x, y), energy(x, y))
-    given, slope = energy.given(x), energy.slope(x)
-    assert torch.equal(given(y), given(y)) and torch.equal(slope(y)[0], slope(y)[0])
+    given = energy.given(x)
+    assert torch.equal(given(y), given(y)) and torch.equal(given.slope(y)[1], given.slope(y)[1])
+    torch.testing.assert_close(given.slope(y)[0], given(y))
+    if given.curve is not None:
+        torch.testing.assert_close(given.curve(y)[0], given.slope(y)[1])
+
+
+def test_a_sum_has_a_curve_where_both_terms_have_one() -> None:
+    x, _ = inputs()
+    assert spen().given(x).curve is not None
+    joint = spen().joint
+    joint.given = lambda x: Given(partial(joint, x))
+    assert SumEnergy(spen().local, joint).given(x).curve is None
 
 
 def test_the_chain_of_a_discrete_answer_is_a_sum_over_its_positions() -> None:

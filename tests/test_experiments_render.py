@@ -81,6 +81,18 @@ def test_a_measure_is_the_same_table_through_another_number_with_the_papers_besi
     assert "## Hours" in text and "1.0 ± 0.0 (3/3) [-2.0]" in text.split("## Hours")[1]
 
 
+def test_a_measure_may_be_of_some_rows_alone(world: World) -> None:
+    measure: dict[str, Any] = {"metric": {"name": "seconds"}, "rows": ["plain"]}
+    world.change("tables/toy.yaml", lambda t: t.update(measures=[measure]))
+    fill()
+    (seconds,) = summary().measures
+    assert [*seconds.table.rows] == ["plain"] and {row for row, _ in seconds.cells} == {"plain"}
+    measure["rows"] = ["plian"]
+    world.change("tables/toy.yaml", lambda t: t.update(measures=[measure]))
+    with pytest.raises(TableError, match=r"measures\[0\].rows.*plian.*Did you mean plain"):
+        summary()
+
+
 def test_a_column_without_a_config_shows_the_papers_numbers_and_judges_no_claim(world: World) -> None:
     def declare(tree: dict[str, Any]) -> None:
         tree["columns"]["later"] = {"label": "Later", "unavailable": "not yet here"}

@@ -296,9 +296,9 @@ def test_the_closed_form_of_the_inner_loss_gives_what_autograd_does() -> None:
         return Margin()(energy, space, x, y, Point()(Case(energy, Margin(), space, x, y, logits)))
 
     def curve(logits: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-        bends, of_answer = space.bends(logits, y), energy.given(x).curve
-        assert bends is not None and of_answer is not None
-        return task_loss.curve(of_answer, bends)
+        bends, known = space.bends(logits, y), energy.given(x).curve
+        assert bends is not None and known is not None
+        return task_loss.curve(known, bends)
 
     open_form = Bilevel(net, x, lambda z: task_loss(energy, space, x, y, z), outer, [*energy.parameters()])
     closed_form = replace(open_form, curve=curve, inner=lambda logits: pytest.fail("the curve says it all"))

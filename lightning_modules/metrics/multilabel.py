@@ -57,8 +57,9 @@ class MultiLabelScores(Metric):
         self.count += len(y)
 
     def choose_threshold(self) -> None:
-        """Fix the candidate with the best example_f1 so far."""
-        self.threshold.copy_(self.candidates[self.f1_sum.argmax()])
+        """Fix the candidate with the best example_f1 so far, over all processes."""
+        with self.sync_context():
+            self.threshold.copy_(self.candidates[self.f1_sum.argmax()])
         self._computed = None  # what torchmetrics keeps of an earlier compute()
 
     def compute(self) -> dict[str, Tensor]:
