@@ -132,6 +132,7 @@ class Launch:
             run.done = True
             self.done.append(run)
             adopt(self.plan, run, outcome.record)
+            store.renew(outcome.record)
         else:
             self.failed[run.id] = outcome.reason
         self.board.ended(run, outcome)

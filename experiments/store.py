@@ -114,6 +114,13 @@ def take_over(table: str, ids: dict[str, str]) -> None:
     keep(table, found)
 
 
+def renew(record: Record) -> None:
+    """Replace the copies of a run that was made anew, in every table that shares it."""
+    for path in sorted(RESULTS.glob("*.jsonl")):
+        copies = [r for r in read_results(path.stem).records if r["id"] == record["id"]]
+        keep(path.stem, [placed(record, path.stem, _place(copy)) for copy in copies])
+
+
 def _place(record: Record) -> tuple[str, str, int]:
     return record["row"], record["column"], record["seed"]
 

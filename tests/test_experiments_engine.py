@@ -200,6 +200,11 @@ def test_tables_that_share_a_cell_share_its_run(world: World) -> None:
     assert reproduce.main(["other", "--seeds", "0"]) == 0
     assert {r["id"] for r in world.records("other")} == {world.records()[0]["id"]}
 
+    old = world.records("other")[0]["finished"]
+    world.reproduce("--fresh", "--rows", "plain", "--seeds", "0")
+    (new,) = {r["finished"] for r in world.records()}
+    assert {r["finished"] for r in world.records("other")} == {new} and new != old
+
 
 def test_a_run_that_finished_just_before_the_plug_was_pulled_is_taken_over(world: World) -> None:
     world.table(plain={})

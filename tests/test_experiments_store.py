@@ -35,6 +35,18 @@ def test_a_record_replaces_the_one_of_its_row_column_and_seed() -> None:
     assert ids() == ["b0", "a1", "new"]
 
 
+def test_a_run_made_anew_renews_its_copies_in_every_table() -> None:
+    store.keep("t", [record("a", run_id="shared"), record("b")])
+    store.keep("u", [record("x", run_id="shared"), record("y", run_id="shared"), record("z")])
+    store.renew(record("a", run_id="shared", value=2.0))
+
+    def values(table: str) -> dict[str, float]:
+        return {r["row"]: r["metrics"]["m"] for r in store.read_results(table).records}
+
+    assert values("t") == {"a": 2.0, "b": 1.0}
+    assert values("u") == {"x": 2.0, "y": 2.0, "z": 1.0}
+
+
 def test_a_broken_last_line_is_reported_kept_aside_and_costs_nothing_else() -> None:
     store.keep("t", [record("a"), record("b")])
     path = store.results_file("t")
