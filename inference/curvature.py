@@ -42,11 +42,11 @@ class Bilevel:
     phi: Sequence[nn.Parameter]
     curve: Callable[[Tensor], tuple[Tensor, Loss] | None] | None = None
 
-    def theta(self) -> list[nn.Parameter]:
-        """The parameters that the inner loss trains.
+    def check(self) -> None:
+        """Refuse a phi that no gradient can be asked for.
 
         Raises:
-            ValueError: there are none, or phi is empty or holds one that is fixed.
+            ValueError: it is empty or holds one that is fixed.
         """
         if not self.phi:
             raise ValueError("phi is empty: there is nothing whose gradient could be asked for.")
@@ -54,6 +54,14 @@ class Bilevel:
             raise ValueError(
                 "phi holds a parameter that requires no grad: leave it out, or call requires_grad_()."
             )
+
+    def theta(self) -> list[nn.Parameter]:
+        """The parameters that the inner loss trains.
+
+        Raises:
+            ValueError: there are none, or as `check` does.
+        """
+        self.check()
         found = [p for p in self.net.parameters() if p.requires_grad]
         if not found:
             raise ValueError(

@@ -1,15 +1,14 @@
 """Products with the Hessian of a stack of linear layers, written in the examples instead of the weights.
 
-The gradient of any loss of the logits has the form d h^T in a layer's weights: d (O, N) is its slope at what
-the layer gives, h (I, N) is what the layer reads. H z differentiates that along z, and so has the form
-V = Q h^T + d R^T in each layer, with the d and h of the point. All that a solver makes of v and of products
-has it too. So a vector is kept as its Q (O, N) and R (I, N), and a weight's worth of numbers never exists:
-of the first layer, whose input is fixed, only h^T h (N, N) is needed, whatever its width. The weights of
+The gradient of any loss of the logits has the form d^T h in a layer's weights: d (N, O) is its slope at what
+the layer gives, h (N, I) is what the layer reads. H z differentiates that along z, and so has the form
+V = Q^T h + d^T R in each layer, with the d and h of the point. All that a solver makes of v and of products
+has it too. So a vector is kept as its Q (N, O) and R (N, I), and a weight's worth of numbers never exists:
+of the first layer, whose input is fixed, only h h^T (N, N) is needed, whatever its width. The weights of
 the others are multiplied as they are; the Hessian of the loss in the logits is the problem's `curve`, or
 comes from autograd.
 
-Shapes: N rows of the input (examples, or positions of them), I inputs and O outputs of a layer. Examples are
-columns here, so that each layer's part of a vector is a block of memory.
+Shapes: N rows of the input (examples, or positions of them), I inputs and O outputs of a layer.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +16,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from inference.curvature import Bilevel, Curvature, Exact, Products, pulled, refuse_once_only
@@ -56,7 +56,7 @@ class Dual(Products):
         stack = [module for _, module in _stack(problem.net, "")]
         linears = [module for module in stack if isinstance(module, nn.Linear)]
         _check(problem.net, linears)
-        problem.theta()
+        problem.check()
         rows = problem.x.numel() // problem.x.shape[-1]
         in_examples = 3 * rows * sum(linear.in_features + linear.out_features for linear in linears)
         in_weights = 4 * sum(linear.in_features * linear.out_features for linear in linears)
@@ -76,12 +76,10 @@ class _Layer:
 
     def __init__(self, linear: nn.Linear, h: Tensor) -> None:
         self.weight, self.h = linear.weight.detach(), h
-        self.gram = h.T @ h
-        self.out: Tensor
-        if linear.bias is None:
-            self.out = self.weight @ h
-        else:
-            self.out = torch.addmm(linear.bias.detach().unsqueeze(1), self.weight, h)
+        self.forth = self.weight.T
+        self.gram = h @ h.T
+        self.out = F.linear(h, linear.weight, linear.bias)
+        if linear.bias is not None:
             self.gram += 1  # what the bias reads
 
     def append(self, module: nn.Module) -> None:
@@ -97,7 +95,7 @@ class _Layer:
         """Take the inner loss's slope at `out`; the first layer's input does not change, so it has no R."""
         if not first:
             self.d = self.through(slope)
-            self.slope_gram = self.d.T @ self.d
+            self.slope_gram = self.d @ self.d.T
         if self.turn is not None:
             self.turn = self.turn * slope
 
@@ -107,14 +105,14 @@ class _Layer:
 
 
 class _InExamples(Curvature):
-    """Vectors are one tensor (C, N): the rows of the first layer's Q, then R and Q of each further one."""
+    """Vectors are one tensor (N, C): the columns of the first layer's Q, then R and Q of each further one."""
 
     def __init__(self, problem: Bilevel, stack: list[nn.Module]) -> None:
         with torch.no_grad():
             self.layers = _run(stack, problem.x.reshape(-1, problem.x.shape[-1]))
         self.phi = list(problem.phi)
-        shape = (*problem.x.shape[:-1], len(self.layers[-1].out))
-        self.logits = self.layers[-1].out.T.contiguous().view(shape).requires_grad_()
+        last = self.layers[-1].out
+        self.logits = last.view(*problem.x.shape[:-1], last.shape[1]).requires_grad_()
         with torch.enable_grad():
             closed = problem.curve(self.logits.detach()) if problem.curve else None
             self.slopes, self.bend = closed or self._differentiated(problem)
@@ -124,14 +122,17 @@ class _InExamples(Curvature):
             for layer, received in self._backwards(self.slopes.detach()):
                 layer.receive(received, first=layer is self.layers[0])
             self.slope = [self._pulled_back(slope)]
-        self.last: tuple[Tensor, int, Tensor] | None = None
+            met = torch.empty_like(self.slope[0])
+            self.met, self.met_parts = met.view(-1), self._parts(met)
+        self.last: tuple[Tensor, int] | None = None
 
     def product(self, z: Vector) -> Vector:
         (vector,) = z
-        out, met = torch.empty_like(vector), self._parts(self._met(vector))
+        self._meet(vector)
+        out, met = torch.empty_like(vector), self.met_parts
         parts = self._parts(out)
-        changes = self._along(met, parts)
-        q = _columns(self.bend(self._by_row(changes[-1])))
+        changes = self._along(parts)
+        q = self._rows(self.bend(self._shaped(changes[-1])))
         for depth in range(len(self.layers) - 1, -1, -1):
             layer, place = self.layers[depth], parts[2 * depth]
             if layer.bend is None or layer.turn is None:
@@ -139,55 +140,59 @@ class _InExamples(Curvature):
             else:
                 torch.mul(q, layer.bend, out=place).addcmul_(layer.turn, changes[depth])
             if depth:
-                q = torch.addmm(met[2 * depth - 1], layer.weight.T, place)
+                q = torch.addmm(met[2 * depth - 1], place, layer.weight)
         return [out]
 
     def cross(self, w: Vector) -> list[Tensor]:
         (vector,) = w
-        changes = self._along(self._parts(self._met(vector)), self._parts(torch.empty_like(vector)))
-        return _pulled(self.slopes, self._by_row(changes[-1]), self.phi)
+        self._meet(vector)
+        changes = self._along(self._parts(torch.empty_like(vector)))
+        return _pulled(self.slopes, self._shaped(changes[-1]), self.phi)
 
     def dot(self, a: Vector, b: Vector) -> Tensor:
         """Sum over layers of <Q, V h> + <R, V^T d>, V being what the other vector stands for."""
-        return torch.dot(self._met(a[0]).view(-1), b[0].view(-1))
+        self._meet(a[0])
+        return torch.dot(self.met, b[0].view(-1))
 
     def _backwards(self, slope: Tensor) -> Iterator[tuple[_Layer, Tensor]]:
         """Slopes of a loss at what each layer gives, from the last to the first; the first is given."""
-        slope = _columns(slope)
+        slope = self._rows(slope)
         for layer in reversed(self.layers):
             yield layer, slope
             if layer is not self.layers[0]:
-                slope = layer.weight.T @ layer.through(slope)
+                slope = layer.through(slope) @ layer.weight
 
     def _pulled_back(self, slope: Tensor) -> Tensor:
         """The gradient in the weights of a loss with this slope at the logits: R is 0."""
-        rows: list[Tensor] = []
+        columns: list[Tensor] = []
         for layer, received in self._backwards(slope):
             q = layer.through(received)
-            rows[:0] = [q] if layer is self.layers[0] else [torch.zeros_like(layer.h), q]
-        self.sizes = [len(part) for part in rows]
-        return torch.cat(rows)
+            columns[:0] = [q] if layer is self.layers[0] else [torch.zeros_like(layer.h), q]
+        self.sizes = [part.shape[1] for part in columns]
+        return torch.cat(columns, 1)
 
     def _parts(self, vector: Tensor) -> tuple[Tensor, ...]:
-        """Views of the rows: Q of layer 0, R of 1, Q of 1, R of 2 ..."""
-        return torch.split_with_sizes(vector, self.sizes)  # Tensor.split takes three times as long
+        """Views of the columns: Q of layer 0, R of 1, Q of 1, R of 2 ..."""
+        return torch.split_with_sizes(vector, self.sizes, 1)  # Tensor.split takes three times as long
 
-    def _met(self, vector: Tensor) -> Tensor:
-        """V h in the rows of Q and V^T d in those of R, V = Q h^T + d R^T; kept for one more use."""
+    def _meet(self, vector: Tensor) -> None:
+        """Put h V^T in the place of Q and d V in that of R, V = Q^T h + d^T R, unless it is there."""
         if self.last is not None and self.last[0] is vector and self.last[1] == vector._version:
-            return self.last[2]
-        met = torch.empty_like(vector)
-        parts, places = self._parts(vector), self._parts(met)
-        torch.mm(parts[0], self.layers[0].gram, out=places[0])
+            return
+        parts, places = self._parts(vector), self.met_parts
+        torch.mm(self.layers[0].gram, parts[0], out=places[0])
         for depth, layer in enumerate(self.layers[1:], 1):
             r, q = parts[2 * depth - 1 : 2 * depth + 1]
-            torch.mm(r, layer.slope_gram, out=places[2 * depth - 1]).addmm_(layer.h, q.T @ layer.d)
-            torch.mm(q, layer.gram, out=places[2 * depth]).addmm_(layer.d, r.T @ layer.h)
-        self.last = vector, vector._version, met
-        return met
+            torch.mm(layer.slope_gram, r, out=places[2 * depth - 1]).addmm_(layer.d @ q.T, layer.h)
+            torch.mm(layer.gram, q, out=places[2 * depth]).addmm_(layer.h @ r.T, layer.d)
+        self.last = vector, vector._version
 
-    def _along(self, met: Sequence[Tensor], places: Sequence[Tensor]) -> list[Tensor]:
-        """How preactivations change along a vector, then logits; the places of R get the inputs' changes."""
+    def _along(self, places: Sequence[Tensor]) -> list[Tensor]:
+        """How preactivations change along a vector that was met, then logits.
+
+        The places of R get the inputs' changes.
+        """
+        met = self.met_parts
         changes = [met[0]]
         for depth, (before, layer) in enumerate(pairwise(self.layers), 1):
             r = places[2 * depth - 1]
@@ -195,7 +200,7 @@ class _InExamples(Curvature):
                 r.copy_(changes[-1])
             else:
                 torch.mul(changes[-1], before.bend, out=r)
-            changes.append(torch.addmm(met[2 * depth], layer.weight, r))
+            changes.append(torch.addmm(met[2 * depth], r, layer.forth))
         return [*changes, self.layers[-1].through(changes[-1])]
 
     def _differentiated(self, problem: Bilevel) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
@@ -206,19 +211,18 @@ class _InExamples(Curvature):
         by = [self.logits]
         return slopes, lambda change: _pulled(slopes, change, by)[0]
 
-    def _by_row(self, change: Tensor) -> Tensor:
-        """A change (L, N) in the shape of the logits."""
-        return change.T.contiguous().view(self.logits.shape)
+    def _shaped(self, change: Tensor) -> Tensor:
+        """A change (N, L) in the shape of the logits."""
+        return change if self.logits.ndim == 2 else change.view(self.logits.shape)
+
+    def _rows(self, of_logits: Tensor) -> Tensor:
+        """What has the shape of the logits as (N, L)."""
+        return of_logits if of_logits.ndim == 2 else of_logits.reshape(-1, of_logits.shape[-1])
 
 
 def _pulled(slopes: Tensor, change: Tensor, by: Sequence[Tensor]) -> list[Tensor]:
     """The gradient of <change of the logits, slope of the inner loss there>."""
     return pulled([slopes], [change], by) if slopes.requires_grad else pulled((), (), by)
-
-
-def _columns(of_logits: Tensor) -> Tensor:
-    """(..., L) as (L, N)."""
-    return of_logits.reshape(-1, of_logits.shape[-1]).T
 
 
 def _stack(module: nn.Module, name: str) -> Iterator[tuple[str, nn.Module]]:
@@ -264,7 +268,7 @@ def _run(stack: list[nn.Module], x: Tensor) -> list[_Layer]:
     layers: list[_Layer] = []
     for module in stack:
         if isinstance(module, nn.Linear):
-            layers.append(_Layer(module, layers[-1].out if layers else x.T))
+            layers.append(_Layer(module, layers[-1].out if layers else x))
         elif layers:
             layers[-1].append(module)
         else:
@@ -275,10 +279,11 @@ def _run(stack: list[nn.Module], x: Tensor) -> list[_Layer]:
 def _derivatives(module: nn.Module, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Value, first and second derivative of an elementwise module."""
     if isinstance(module, nn.Dropout):
-        mask = module(x.new_ones(x.shape[::-1])).T  # examples in rows: so the net itself draws it
+        mask = module(torch.ones_like(x))
         return x * mask, mask, torch.zeros_like(x)
     if isinstance(module, nn.Softplus):
-        bend = torch.where(x * module.beta > module.threshold, 1.0, torch.sigmoid(x * module.beta))
+        scaled = x * module.beta
+        bend = torch.where(scaled > module.threshold, 1.0, torch.sigmoid(scaled))
         return module(x), bend, module.beta * bend * (1 - bend)
     with torch.enable_grad():
         x = x.detach().requires_grad_()

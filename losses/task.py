@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from losses.objectives import Answers, EnergyFn
@@ -56,6 +57,6 @@ class EnergyAndSupervision(TaskLoss):
         diagonal = own * bends.curvature + weight * bends.second * of_answer.detach()
 
         def along(u: Tensor) -> Tensor:
-            return diagonal * u + toward * product(bends.first * u)
+            return torch.addcmul(diagonal * u, toward, product(bends.first * u))
 
         return own * bends.slope + toward * of_answer, along
