@@ -1,7 +1,13 @@
-"""A run from the command line: the same files as a run of a table, in a folder of the user's choice."""
+"""A run from the command line: the same files as a run of a table, in a folder of the user's choice.
+
+With `--trainer.devices 2` or more, Lightning (or SLURM, or torchrun) starts the same command once for each
+process; the first one holds the folder and writes.
+"""
 
 import math
+import os
 import traceback
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
@@ -19,43 +25,51 @@ from experiments.workers import threads
 def train(arguments: list[str] | None, tell: Tell) -> tuple[store.Record, Path]:
     """Build, fit and test one run; its record and its folder."""
     hush()
+    os.environ.setdefault("OMP_NUM_THREADS", str(threads()))  # or Lightning chooses, with several processes
     torch.set_num_threads(threads())
     try:
         cli = TrainCLI(arguments)
     except (ValueError, MisconfigurationException) as error:
         raise UserError(str(error)) from error
-    folder = Path(cli.config.run_dir)
+    folder, first = Path(cli.config.run_dir), cli.trainer.is_global_zero
     try:
-        with store.hold(folder) as mine:
+        with store.hold(folder) if first else nullcontext(True) as mine:
             if not mine:
                 raise UserError(
                     f"{folder} is in use by another process. Wait for it, or choose another --run_dir."
                 )
-            _refuse_another(cli, folder)
-            return _run(cli, folder, tell), folder
+            if first:
+                _refuse_another(cli, folder)
+            record = _run(cli, tell)
     except OSError as error:
         raise UserError(store.explain(error, folder)) from error
+    if torch.distributed.is_initialized():  # its threads may not outlive the interpreter
+        torch.distributed.destroy_process_group()
+    return record, folder
 
 
-def _run(cli: TrainCLI, folder: Path, tell: Tell) -> store.Record:
+def _run(cli: TrainCLI, tell: Tell) -> store.Record:
     """Train; what stops it, in words."""
     try:
-        return _train(cli, folder, tell)
+        return _train(cli, tell)
     except (ValueError, MisconfigurationException) as error:
-        store.write(folder / "error.txt", traceback.format_exc())
-        raise UserError(f"{error}\n(traceback: {folder}/error.txt)") from error
+        store.write(cli.log.folder / "error.txt", traceback.format_exc())
+        raise UserError(f"{error}\n(traceback: {cli.log.folder}/error.txt)") from error
     except (KeyboardInterrupt, SystemExit) as stop:
-        raise Stopped(folder) from stop
+        raise Stopped(cli.log.folder) from stop
 
 
-def _train(cli: TrainCLI, folder: Path, tell: Tell) -> store.Record:
-    (folder / "error.txt").unlink(missing_ok=True)
-    write_config(cli, folder)
+def _train(cli: TrainCLI, tell: Tell) -> store.Record:
+    folder, first = cli.log.folder, cli.trainer.is_global_zero
+    if first:
+        (folder / "error.txt").unlink(missing_ok=True)
+        write_config(cli, folder)
     kept = identity.identity(cli.resolved())
     facts = {"id": identity.run_id(kept), "seed": cli.config.seed_everything}
-    record = fit_and_test(cli, folder, facts, tell) | {"config": kept}
-    store.write_json(folder / "record.json", record)
-    store.write_json(folder / "progress.json", facts | {"state": "done"})
+    record = fit_and_test(cli, facts, tell) | {"config": kept}
+    if first:
+        store.write_json(folder / "record.json", record)
+        store.write_json(folder / "progress.json", facts | {"state": "done"})
     return record
 
 

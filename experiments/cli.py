@@ -151,8 +151,8 @@ def config_files(arguments: list[str]) -> list[str]:
 
 
 def hush() -> None:
-    """Keep Lightning's greetings and its advice for other kinds of data out of the log."""
+    """Keep Lightning's greetings and its advice for other kinds of data and metrics out of the log."""
     for name in ("pytorch_lightning", "lightning_fabric", "lightning"):
         logging.getLogger(name).setLevel(logging.ERROR)
-    for words in ("does not have many workers", "srun", "pytree", "LeafSpec", "exists and is not empty"):
+    for words in ("does not have many workers", "srun", "sync_dist", "pytree", "LeafSpec", "exists and is not empty"):
         warnings.filterwarnings("ignore", f".*{words}.*")

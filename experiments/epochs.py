@@ -9,6 +9,7 @@ from typing import Any
 
 from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Checkpoint, EarlyStopping, ModelCheckpoint
+from pytorch_lightning.utilities import rank_zero_only
 
 from experiments import store
 
@@ -26,6 +27,8 @@ class EpochLog(Checkpoint):
     judged it and ModelCheckpoint has kept it. ModelCheckpoint's own `save_last` writes only when the best
     changes, so last.ckpt is written here: with each new best, at the end, and else after every epoch, unless
     epochs are so short that this would cost more than a few percent.
+
+    Of several processes the first one writes, and says to the others where and when.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -62,6 +65,10 @@ class EpochLog(Checkpoint):
         """Keep in the checkpoint whether training has ended with this epoch."""
         checkpoint["training_ended"] = why_ended(trainer)
 
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """The folder of the first process is the folder of all."""
+        self.folder = Path(trainer.strategy.broadcast(str(self.folder)))
+
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Drop the rows of epochs that will be run again."""
         self.began = time.monotonic()
@@ -76,16 +83,13 @@ class EpochLog(Checkpoint):
         self._write()
         best = best_so_far(trainer)[1]
         due = time.monotonic() - self.saved > self.cost / SAVING
-        if due or best != self.best or why_ended(trainer):
+        if trainer.strategy.broadcast(due or best != self.best or bool(why_ended(trainer))):
             began = time.monotonic()
-            part = self.last.with_suffix(".part")
-            trainer.save_checkpoint(
-                part
-            )  # goes through the system's folder for temporary files, in two steps
-            part.replace(self.last)
+            save_whole(trainer, self.last)
             self.best, self.saved, self.cost = best, time.monotonic(), time.monotonic() - began
         self._tell(trainer)
 
+    @rank_zero_only
     def _write(self) -> None:
         names = list(dict.fromkeys(name for row in self.rows for name in row))
         path = self.folder / "metrics.csv"
@@ -100,6 +104,7 @@ class EpochLog(Checkpoint):
             raise store.StoreError(store.explain(error, path)) from error
         self.header = names
 
+    @rank_zero_only
     def _tell(self, trainer: Trainer) -> None:
         if time.monotonic() - self.told < TELL_EVERY:
             return
@@ -118,6 +123,15 @@ class EpochLog(Checkpoint):
         store.write(self.folder / "progress.json", json.dumps(progress), sure=False)
         if self.tell:
             self.tell(progress)
+
+
+def save_whole(trainer: Trainer, path: Path) -> None:
+    """Save a checkpoint that is never there by half; all processes call this, and go on when it is there."""
+    part = path.with_suffix(".part")
+    trainer.save_checkpoint(part)  # goes through the system's folder for temporary files, in two steps
+    if trainer.is_global_zero:
+        part.replace(path)
+    trainer.strategy.barrier()
 
 
 def best_so_far(trainer: Trainer) -> tuple[str, float | None]:

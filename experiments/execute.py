@@ -101,7 +101,7 @@ def _train(job: Job, folder: Path) -> store.Record:
     facts = {"id": job.id} | job.facts
     cli = TrainCLI(job.config, run_dir=str(folder), base=None)
     write_config(cli, folder)
-    return fit_and_test(cli, folder, facts) | {"config": job.identity}
+    return fit_and_test(cli, facts) | {"config": job.identity}
 
 
 def _fail(job: Job, folder: Path, error: BaseException) -> Outcome:

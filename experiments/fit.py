@@ -23,15 +23,17 @@ class RunError(UserError):
     """A run that ended without numbers."""
 
 
-def fit_and_test(
-    cli: TrainCLI, folder: Path, facts: dict[str, Any], tell: Tell | None = None
-) -> store.Record:
-    """Train from the last checkpoint on, if there is one; the best one is tested, once."""
+def fit_and_test(cli: TrainCLI, facts: dict[str, Any], tell: Tell | None = None) -> store.Record:
+    """Train from the last checkpoint on, if there is one; the best one is tested, once.
+
+    Several processes all call this; each returns the record.
+    """
     memory.keep_freed()
     torch.set_flush_denormal(True)  # dying gradients leave Adam numbers that make a step 4 times as slow
     origin = record.source()
     cli.log.facts, cli.log.tell = facts, tell
     kept = _fit(cli)
+    folder = cli.log.folder
     best = folder / "checkpoints" / "best.ckpt"
     if not best.exists():
         raise RunError(f"no checkpoint in {best.parent}: training ended before its first epoch did.")
@@ -92,13 +94,13 @@ def _fit(cli: TrainCLI) -> dict[str, Any]:
     kept = _load_if_whole(last)
     ended = kept.get("training_ended", "")
     if not ended or ended.startswith("max_epochs"):  # there may be more epochs now
-        if kept and _follow(kept, cli.trainer):
+        if kept and _follow(kept, cli.trainer) and cli.trainer.is_global_zero:
             part = last.with_suffix(".part")
             torch.save(kept, part)
             part.replace(last)
         start = str(last) if kept else None
         cli.trainer.fit(cli.model, datamodule=cli.datamodule, ckpt_path=start, weights_only=True)
-        kept = _load_if_whole(last)
+        kept = _load_if_whole(cli.log.last)
     return kept
 
 
@@ -128,7 +130,7 @@ def _load_if_whole(path: Path) -> dict[str, Any]:
     try:
         return _load(path) if path.exists() else {}
     except (OSError, RuntimeError, EOFError, UnpicklingError):  # cut off by a crash of the machine
-        path.unlink()
+        path.unlink(missing_ok=True)
         return {}
 
 

@@ -22,9 +22,11 @@ def main(arguments: list[str] | None = None) -> int:
     """Build, fit, test, show."""
     errors = Console(stderr=True, highlight=False, soft_wrap=True)
     try:
+        from pytorch_lightning.utilities import rank_zero_only
+
         from experiments.by_hand import train
 
-        console = Console(highlight=False)
+        console = Console(highlight=False, quiet=rank_zero_only.rank != 0)
         with console.status("building the run") as status:
             record, folder = train(arguments, lambda progress: status.update(line(progress)))
     except UserError as error:

@@ -59,10 +59,8 @@ def main(folder: Path, names: list[str]) -> None:
         if isinstance(module, Implicit):
             (kept["mean"],) = module._mean_over_processes([torch.tensor(1.0 + trainer.global_rank)])
         kept |= chosen(trainer.global_rank)
-        torch.save(
-            kept,
-            folder / f"{name}-{trainer.global_rank}.pt",
-        )
+        torch.save(kept, folder / f"{name}-{trainer.global_rank}.pt")
+    torch.distributed.destroy_process_group()  # its threads may not outlive the interpreter
 
 
 class RankData(Data):

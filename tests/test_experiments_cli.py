@@ -118,7 +118,7 @@ def test_a_run_whose_training_ended_is_only_tested_again(world: World) -> None:
     cli.trainer.fit(cli.model, datamodule=cli.datamodule)  # and killed before the test
     rows = Path("runs/mine/metrics.csv").read_text()
     told: list[Any] = []
-    record = fit_and_test(TrainCLI([*LAYERS, *still]), Path("runs/mine"), {}, told.append)
+    record = fit_and_test(TrainCLI([*LAYERS, *still]), {}, told.append)
     assert record["epochs"] == 21 and "did not improve for 20 epochs" in record["stopped"]
     assert Path("runs/mine/metrics.csv").read_text() == rows and not told
 
@@ -164,6 +164,30 @@ def test_a_run_that_diverges_is_one_message_with_its_traceback_beside(world: Wor
     with pytest.raises(UserError, match=r"the loss is NaN in epoch 1.*\n.*runs/mine/error.txt"):
         by_hand("runs/mine", "--model.init_args.diverge_at=1")
     assert "Traceback" in Path("runs/mine/error.txt").read_text()
+
+
+def test_two_processes_make_one_run_and_go_on_with_it(world: World) -> None:
+    """Both see the same toy data, so that they end where one process does."""
+    (world.folder / "conf/trainer/ddp.yaml").write_text((Path(__file__).parents[1] / "conf/trainer/ddp.yaml").read_text())
+    both = [*LAYERS, "--config", "conf/trainer/ddp.yaml", "--trainer.accelerator=cpu", "--trainer.devices=2"]
+    first = world.start(*both, "--trainer.max_epochs=2", module="scripts.train")
+    said, _ = first.communicate(timeout=120)
+    assert first.returncode == 0 and said.count("test/example_f1") == 1, said
+    (folder,) = Path("runs/by_hand").iterdir()
+    more = ["--trainer.max_epochs=4", f"--run_dir={folder}"]
+    second = world.start(*both, *more, module="scripts.train")
+    said, _ = second.communicate(timeout=120)
+    record = json.loads((folder / "record.json").read_text())
+    assert second.returncode == 0 and record["epochs"] == len(record["curves"]["val/example_f1"]) == 4, said
+    assert record["metrics"] == by_hand("runs/one", "--trainer.max_epochs", "4")["metrics"]
+    assert torch.load(folder / "checkpoints/last.ckpt", weights_only=True)["epoch"] == 3
+
+
+def test_two_processes_that_fail_say_why_and_end(world: World) -> None:
+    both = ["--trainer.strategy=ddp", "--trainer.accelerator=cpu", "--trainer.devices=2", "--run_dir=runs/two"]
+    failed = world.start(*LAYERS, *both, "--model.init_args.diverge_at=1", module="scripts.train")
+    said, _ = failed.communicate(timeout=120)
+    assert failed.returncode == 2 and "the loss is NaN in epoch 1" in said and "Traceback" not in said
 
 
 MISTAKES = [
