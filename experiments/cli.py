@@ -154,5 +154,6 @@ def hush() -> None:
     """Keep Lightning's greetings and its advice for other kinds of data and metrics out of the log."""
     for name in ("pytorch_lightning", "lightning_fabric", "lightning"):
         logging.getLogger(name).setLevel(logging.ERROR)
-    for words in ("does not have many workers", "srun", "sync_dist", "pytree", "LeafSpec", "exists and is not empty"):
+    known = ("not have many workers", "srun", "sync_dist", "pytree", "LeafSpec", "exists and is not empty")
+    for words in known:
         warnings.filterwarnings("ignore", f".*{words}.*")

@@ -26,7 +26,8 @@ def main(arguments: list[str] | None = None) -> int:
 
         from experiments.by_hand import train
 
-        console = Console(highlight=False, quiet=rank_zero_only.rank != 0)
+        first = rank_zero_only.rank == 0  # type: ignore[attr-defined]  # Lightning sets it elsewhere
+        console = Console(highlight=False, quiet=not first)
         with console.status("building the run") as status:
             record, folder = train(arguments, lambda progress: status.update(line(progress)))
     except UserError as error:

@@ -24,6 +24,7 @@ from toy_world import World, until
 world = toy_world.world  # the fixture
 
 LAYERS = ["--config", "conf/data/toy.yaml", "--config", "conf/scheme/toy.yaml"]
+BOTH = [*LAYERS, "--config", "conf/trainer/ddp.yaml", "--trainer.accelerator=cpu", "--trainer.devices=2"]
 
 
 def by_hand(folder: str, *options: str) -> dict[str, Any]:
@@ -168,14 +169,12 @@ def test_a_run_that_diverges_is_one_message_with_its_traceback_beside(world: Wor
 
 def test_two_processes_make_one_run_and_go_on_with_it(world: World) -> None:
     """Both see the same toy data, so that they end where one process does."""
-    (world.folder / "conf/trainer/ddp.yaml").write_text((Path(__file__).parents[1] / "conf/trainer/ddp.yaml").read_text())
-    both = [*LAYERS, "--config", "conf/trainer/ddp.yaml", "--trainer.accelerator=cpu", "--trainer.devices=2"]
-    first = world.start(*both, "--trainer.max_epochs=2", module="scripts.train")
+    first = world.start(*BOTH, "--trainer.max_epochs=2", module="scripts.train")
     said, _ = first.communicate(timeout=120)
     assert first.returncode == 0 and said.count("test/example_f1") == 1, said
     (folder,) = Path("runs/by_hand").iterdir()
     more = ["--trainer.max_epochs=4", f"--run_dir={folder}"]
-    second = world.start(*both, *more, module="scripts.train")
+    second = world.start(*BOTH, *more, module="scripts.train")
     said, _ = second.communicate(timeout=120)
     record = json.loads((folder / "record.json").read_text())
     assert second.returncode == 0 and record["epochs"] == len(record["curves"]["val/example_f1"]) == 4, said
@@ -184,8 +183,7 @@ def test_two_processes_make_one_run_and_go_on_with_it(world: World) -> None:
 
 
 def test_two_processes_that_fail_say_why_and_end(world: World) -> None:
-    both = ["--trainer.strategy=ddp", "--trainer.accelerator=cpu", "--trainer.devices=2", "--run_dir=runs/two"]
-    failed = world.start(*LAYERS, *both, "--model.init_args.diverge_at=1", module="scripts.train")
+    failed = world.start(*BOTH, "--model.init_args.diverge_at=1", module="scripts.train")
     said, _ = failed.communicate(timeout=120)
     assert failed.returncode == 2 and "the loss is NaN in epoch 1" in said and "Traceback" not in said
 

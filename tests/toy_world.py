@@ -32,8 +32,7 @@ class World:
         for kind, name in (("tables", "table"), ("data", "data"), ("scheme", "scheme")):
             (folder / "conf" / kind).mkdir(parents=True)
             shutil.copy(HERE / f"toy_{name}.yaml", folder / "conf" / kind / "toy.yaml")
-        (folder / "conf/trainer").mkdir()
-        shutil.copy(HERE.parent / "conf/trainer/default.yaml", folder / "conf/trainer/default.yaml")
+        shutil.copytree(HERE.parent / "conf/trainer", folder / "conf/trainer")
         (folder / "conf/data/lost.yaml").write_text("data: {init_args: {absent: nowhere.arff}}\n")
 
     def change(self, file: str, change: Callable[[dict[str, Any]], object]) -> None:
