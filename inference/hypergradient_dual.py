@@ -283,8 +283,8 @@ def _derivatives(module: nn.Module, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return x * mask, mask, torch.zeros_like(x)
     if isinstance(module, nn.Softplus):
         scaled = x * module.beta
-        bend = torch.where(scaled > module.threshold, 1.0, torch.sigmoid(scaled))
-        return module(x), bend, module.beta * bend * (1 - bend)
+        bend = torch.sigmoid(scaled).masked_fill_(scaled > module.threshold, 1.0)
+        return module(x), bend, torch.addcmul(bend, bend, bend, value=-1).mul_(module.beta)
     with torch.enable_grad():
         x = x.detach().requires_grad_()
         out = module(x.clone())  # it may work in place

@@ -54,9 +54,9 @@ class EnergyAndSupervision(TaskLoss):
         of_answer, product = energy(bends.answer)
         weight, own = self.energy_weight / len(of_answer), self.supervision_weight / len(of_answer)
         toward = weight * bends.first
-        diagonal = own * bends.curvature + weight * bends.second * of_answer.detach()
+        diagonal = torch.addcmul(own * bends.curvature, bends.second, of_answer.detach(), value=weight)
 
         def along(u: Tensor) -> Tensor:
             return torch.addcmul(diagonal * u, toward, product(bends.first * u))
 
-        return own * bends.slope + toward * of_answer, along
+        return torch.addcmul(own * bends.slope, toward, of_answer), along

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -170,12 +169,12 @@ def test_a_run_that_diverges_is_one_message_with_its_traceback_beside(world: Wor
 def test_two_processes_make_one_run_and_go_on_with_it(world: World) -> None:
     """Both see the same toy data, so that they end where one process does."""
     first = world.start(*BOTH, "--trainer.max_epochs=2", module="scripts.train")
-    said, _ = first.communicate(timeout=120)
+    said, _ = first.communicate(timeout=180)
     assert first.returncode == 0 and said.count("test/example_f1") == 1, said
     (folder,) = Path("runs/by_hand").iterdir()
     more = ["--trainer.max_epochs=4", f"--run_dir={folder}"]
     second = world.start(*BOTH, *more, module="scripts.train")
-    said, _ = second.communicate(timeout=120)
+    said, _ = second.communicate(timeout=180)
     record = json.loads((folder / "record.json").read_text())
     assert second.returncode == 0 and record["epochs"] == len(record["curves"]["val/example_f1"]) == 4, said
     assert record["metrics"] == by_hand("runs/one", "--trainer.max_epochs", "4")["metrics"]
@@ -184,7 +183,7 @@ def test_two_processes_make_one_run_and_go_on_with_it(world: World) -> None:
 
 def test_two_processes_that_fail_say_why_and_end(world: World) -> None:
     failed = world.start(*BOTH, "--model.init_args.diverge_at=1", module="scripts.train")
-    said, _ = failed.communicate(timeout=120)
+    said, _ = failed.communicate(timeout=180)
     assert failed.returncode == 2 and "the loss is NaN in epoch 1" in said and "Traceback" not in said
 
 
@@ -244,7 +243,7 @@ def test_ctrl_c_says_how_to_go_on(world: World) -> None:
     stopped = world.start(*LAYERS, *slow, module="scripts.train")
     until(lambda: Path("runs/slow/checkpoints/last.ckpt").exists())
     stopped.send_signal(2)
-    said, _ = stopped.communicate(timeout=60)
+    said, _ = stopped.communicate(timeout=180)
     assert stopped.returncode == 130 and "--run_dir runs/slow" in said and "Traceback" not in said
 
 
@@ -262,14 +261,11 @@ def test_ctrl_c_while_a_run_is_built_is_one_message(
     assert "Stopped before training began" in capsys.readouterr().err
 
 
-def test_help_of_both_scripts_is_quick_to_come(root: Path) -> None:
+def test_help_of_both_scripts_comes_and_is_short(root: Path) -> None:
     for script, text in (("train", "--trainer.max_epochs"), ("reproduce", "--dry-run")):
-        began = time.monotonic()
-        done = subprocess.run(
-            [sys.executable, "-m", f"scripts.{script}", "--help"], cwd=root, capture_output=True, text=True
-        )
+        command = [sys.executable, "-m", f"scripts.{script}", "--help"]
+        done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=180)
         assert done.returncode == 0 and text in done.stdout and "torch.nn.Linear" not in done.stdout
-        assert time.monotonic() - began < 30  # a hang, not a benchmark
 
 
 @pytest.mark.parametrize("name", ["wandb", "tensorboard"])

@@ -114,9 +114,9 @@ def halves(problem: Callable[[slice], Bilevel], products: Products) -> list[Hype
     def work(rank: int) -> None:
         def reduce(tensors: list[Tensor]) -> list[Tensor]:
             given[rank] = [t.clone() for t in tensors]
-            barrier.wait(timeout=60)
+            barrier.wait(timeout=180)
             mean = [(a + b) / 2 for a, b in zip(given[0], given[1], strict=True)]
-            barrier.wait(timeout=60)
+            barrier.wait(timeout=180)
             return mean
 
         half = problem(slice(2 * rank, 2 * rank + 2))
@@ -126,7 +126,7 @@ def halves(problem: Callable[[slice], Bilevel], products: Products) -> list[Hype
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=120)
+        thread.join(timeout=360)
     return [found[0], found[1]]
 
 

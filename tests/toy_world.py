@@ -92,8 +92,8 @@ class World:
             return {}
 
 
-def until(true: Callable[[], object], seconds: float = 30.0) -> None:
-    """Wait for something another process does."""
+def until(true: Callable[[], object], seconds: float = 180.0) -> None:
+    """Wait for something another process does; on a busy machine that takes a while."""
     end = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < end, "nothing happened in time"
