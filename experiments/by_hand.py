@@ -49,12 +49,15 @@ def train(arguments: list[str] | None, tell: Tell) -> tuple[store.Record, Path]:
 
 
 def _run(cli: TrainCLI, tell: Tell) -> store.Record:
-    """Train; what stops it, in words."""
+    """Train; what stops it, in words. Where one process stops, the others lose their connection to it."""
+    rank, several = cli.trainer.global_rank, cli.trainer.world_size > 1
+    known = (ValueError, MisconfigurationException, *([RuntimeError] if several else []))
     try:
         return _train(cli, tell)
-    except (ValueError, MisconfigurationException) as error:
-        store.write(cli.log.folder / "error.txt", traceback.format_exc())
-        raise UserError(f"{error}\n(traceback: {cli.log.folder}/error.txt)") from error
+    except known as error:
+        file = cli.log.folder / (f"error-{rank}.txt" if rank else "error.txt")
+        store.write(file, traceback.format_exc())
+        raise UserError(f"{f'process {rank}: ' if rank else ''}{error}\n(traceback: {file})") from error
     except (KeyboardInterrupt, SystemExit) as stop:
         raise Stopped(cli.log.folder) from stop
 
