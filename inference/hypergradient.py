@@ -22,6 +22,7 @@ from inference.curvature import (
     Curvature,
     Exact,
     FiniteDifference,
+    ForwardDifference,
     Products,
     explicit_gradient,
 )
@@ -46,6 +47,7 @@ __all__ = [
     "Exact",
     "ExactSolve",
     "FiniteDifference",
+    "ForwardDifference",
     "Hypergradient",
     "Identity",
     "Neumann",
@@ -57,6 +59,8 @@ __all__ = [
 ]
 
 Reduce = Callable[[list[Tensor]], list[Tensor]]
+
+LARGEST_SOLVE = 4096  # numbers of a vector, whose square is written out
 
 
 class Solver(ABC):
@@ -144,13 +148,22 @@ class ConjugateGradient(Solver):
 
 @dataclass(frozen=True)
 class ExactSolve(Solver):
-    """H in full, a product for each column, and its pseudo-inverse: for tests."""
+    """H in full, a product for each column, and its pseudo-inverse: for tests.
+
+    Raises, at the first use:
+        ValueError: H would have more than 4,096 columns.
+    """
 
     def __call__(
         self, product: Product, v: Vector, *, divisor: float | Tensor, damping: float | Tensor, dot: Dot
     ) -> Solution:
-        """w, of the least length if H is singular."""
+        """w, of the least length if H is singular and products are those of `Exact`."""
         sizes = [t.numel() for t in v]
+        if sum(sizes) > LARGEST_SOLVE:
+            raise ValueError(
+                f"ExactSolve writes H out, {sum(sizes):,} columns here, and stops at {LARGEST_SOLVE:,}. Take "
+                "inference.hypergradient.ConjugateGradient() or Neumann() as solver."
+            )
 
         def unflat(row: Tensor) -> Vector:
             return [part.view_as(t) for part, t in zip(row.split(sizes), v, strict=True)]

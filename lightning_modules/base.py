@@ -192,9 +192,12 @@ class Scheme(pl.LightningModule):
         for part, total in self._losses.items():
             mean = float(total) / self._counts[part]
             if not math.isfinite(mean):
+                rates = (
+                    f"model.init_args.{name}_optimizer.init_args.lr" for name in {part: 0} | self._losses
+                )
                 raise Diverged(
                     f"the {part} loss is {mean} in epoch {self.current_epoch}: training diverged. Lower "
-                    f"model.init_args.{part}_optimizer.init_args.lr, or look for extreme inputs."
+                    f"{' or '.join(rates)}, or look for extreme inputs."
                 )
             self.log(f"train/{part}_loss", mean)
         self._losses, self._counts = {}, {}

@@ -8,6 +8,7 @@ from energies.mlc import LabelMixEnergy
 from inference.hypergradient import (
     Bilevel,
     FiniteDifference,
+    ForwardDifference,
     Hypergradient,
     Neumann,
     Products,
@@ -16,7 +17,7 @@ from inference.hypergradient import (
 from networks.mlp import LabelMLP
 
 DOUBLE = torch.float64
-FINE = FiniteDifference(1e-4)
+FINE, ONE_SIDED = FiniteDifference(1e-4), ForwardDifference(1e-7)
 
 
 class Point(nn.Module):

@@ -1,4 +1,4 @@
-"""Products with the Hessian: three ways to compute them, against one another."""
+"""Products with the Hessian: the ways to compute them, against one another."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bilevel_toys import DOUBLE, FINE, apart, flat, mlc, solved
+from bilevel_toys import DOUBLE, FINE, ONE_SIDED, apart, flat, mlc, solved
 from energies.base import Energy, SumEnergy
 from energies.chain import ChainEnergy
 from energies.mlc import LabelMixEnergy, LocalEnergy
@@ -21,6 +21,7 @@ from inference.hypergradient import (
     Exact,
     ExactSolve,
     FiniteDifference,
+    ForwardDifference,
     Identity,
     Neumann,
     Products,
@@ -67,13 +68,14 @@ def test_finite_differences_give_what_double_backward_gives(
             outer=lambda logits: labels.outer(logits.sum(1)),
         )
     curvature = float(largest_curvature(problem, Exact(), iterations=20))
-    exact, rough = (
+    exact, *differences = (
         hypergradient(problem, Neumann(8), products, divisor=2 * curvature, damping=curvature)
-        for products in (Exact(), FINE)
+        for products in (Exact(), FINE, ONE_SIDED)
     )
     assert not exact.diverged and flat(exact.implicit).norm() > 1e-4 * flat(exact.explicit).norm()
-    assert apart(rough.implicit, exact.implicit) < 1e-3
-    assert apart(rough.explicit, exact.explicit) < 1e-12
+    for rough in differences:
+        assert apart(rough.implicit, exact.implicit) < 1e-3
+        assert apart(rough.explicit, exact.explicit) < 1e-12
 
 
 STACKS: dict[str, Callable[[], nn.Module]] = {
@@ -155,7 +157,7 @@ def test_dual_reads_positions_as_examples() -> None:
     assert apart(solved(problem, Dual()).implicit, solved(problem, Exact()).implicit) < 1e-10
 
 
-@pytest.mark.parametrize("products", [Exact(), Dual(), FINE])
+@pytest.mark.parametrize("products", [Exact(), Dual(), FINE, ONE_SIDED])
 def test_nothing_is_left_behind(products: Products) -> None:
     problem = mlc(LabelMLP(30, 7, width=8, dropout=0.5))
     before = [p.detach().clone() for p in problem.net.parameters()]
@@ -166,33 +168,35 @@ def test_nothing_is_left_behind(products: Products) -> None:
     torch.testing.assert_close(flat(found.gradient), flat(found.explicit) - flat(found.implicit))
 
 
-def test_finite_differences_put_the_parameters_back_even_if_the_loss_raises() -> None:
+@pytest.mark.parametrize("products", [FiniteDifference(), ForwardDifference()])
+def test_finite_differences_put_the_parameters_back_even_if_the_loss_raises(products: Products) -> None:
     problem = mlc(dtype=torch.float32)
     calls: list[int] = []
 
     def breaks(logits: Tensor) -> Tensor:
         calls.append(1)
-        if len(calls) == 4:  # behind the second point
+        if len(calls) == 4:  # beside theta
             raise RuntimeError("the loss broke")
         return problem.inner(logits)
 
     before = [p.detach().clone() for p in problem.net.parameters()]
     versions = [p._version for p in problem.net.parameters()]
     with pytest.raises(RuntimeError, match="the loss broke"):
-        solved(replace(problem, inner=breaks), FiniteDifference())
+        solved(replace(problem, inner=breaks), products)
     assert all(torch.equal(p, q) for p, q in zip(problem.net.parameters(), before, strict=True))
     assert [p._version for p in problem.net.parameters()] == versions
 
 
-def test_both_sides_of_a_difference_see_the_same_masks_and_noise() -> None:
+@pytest.mark.parametrize("products", [FINE, ONE_SIDED])
+def test_both_sides_of_a_difference_see_the_same_masks_and_noise(products: Products) -> None:
     problem = mlc(LabelMLP(30, 7, width=8, dropout=0.5))
     noisy = replace(problem, inner=lambda logits: problem.inner(logits + torch.randn_like(logits)))
-    exact, rough = solved(noisy, Exact(), 3), solved(noisy, FINE, 3)
+    exact, rough = solved(noisy, Exact(), 3), solved(noisy, products, 3)
     assert apart(rough.implicit, exact.implicit) < 1e-3
     torch.manual_seed(7)
     once = noisy.net(noisy.x)
     state = torch.get_rng_state()
-    solved(noisy, FINE, 3)
+    solved(noisy, products, 3)
     assert torch.equal(torch.get_rng_state(), state) and once.requires_grad
 
 
@@ -278,13 +282,14 @@ def test_differences_and_double_backward_agree_on_the_networks_energies_and_loss
     problem = Bilevel(net, x, inner, outer, [*energy.parameters()])
     divisor = 2 * float(largest_curvature(problem, Exact(), iterations=30))
     found = []
-    for products in (Exact(), FINE):
+    for products in (Exact(), FINE, ONE_SIDED):
         torch.manual_seed(7)  # the same masks and draws
         found.append(hypergradient(problem, Neumann(5), products, divisor=divisor, damping=divisor))
-    exact, differences = found
+    exact, *differences = found
     assert not exact.diverged and flat(exact.implicit).norm() > 1e-3 * flat(exact.explicit).norm()
-    assert apart(differences.implicit, exact.implicit) < 1e-3
-    assert apart(differences.explicit, exact.explicit) < 1e-12
+    for rough in differences:
+        assert apart(rough.implicit, exact.implicit) < 1e-3
+        assert apart(rough.explicit, exact.explicit) < 1e-12
 
 
 def test_the_closed_form_of_the_inner_loss_gives_what_autograd_does() -> None:

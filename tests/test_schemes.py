@@ -325,6 +325,8 @@ def poisoned() -> Iterator[Data]:
 def test_a_diverged_run_says_which_part_and_what_to_do(poisoned: Data, tmp_path: Path) -> None:
     with pytest.raises(Diverged, match=r"the task loss is nan in epoch 0.*task_optimizer"):
         fit(scheme("cross_entropy", "sets"), poisoned, 2, tmp_path)
+    with pytest.raises(Diverged, match=r"Lower \S+energy_optimizer\S+ or \S+task_optimizer\S+, or look"):
+        fit(scheme("dynamic_regression", "sets"), poisoned, 2, tmp_path)
 
 
 class Norms(SealDynamic):
