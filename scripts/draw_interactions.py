@@ -57,9 +57,10 @@ def main(arguments: list[str] | None = None) -> int:
         least = LEAST[given.kind] if given.least is None else given.least
         numbers, files = KINDS[given.kind](*finished(given.run), least, place)
         files.append(place.with_suffix(".json"))
-        run = (store.read_json(given.run / "record.json") or {}).get("id")
+        record = store.read_json(given.run / "record.json") or {}
+        run = {"run": record.get("id"), "finished": record.get("finished")}
         known = [(name, value if math.isfinite(value) else None) for name, value in numbers]
-        store.write_json(files[-1], {"run": run, "least": least, "numbers": known})
+        store.write_json(files[-1], run | {"least": least, "numbers": known})
     except (UserError, DataError) as error:
         Console(stderr=True, highlight=False, soft_wrap=True).print(f"[red]{escape(str(error))}[/red]")
         return 2

@@ -294,16 +294,31 @@ def test_runs_that_another_table_made_since_are_drawn_too(world: World) -> None:
     assert "50.00 (1/2)" in text
 
 
-def test_committed_pages_are_what_the_committed_records_draw(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def committed(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The repository as a clean clone has it, without folders of runs."""
     monkeypatch.chdir(root)
     changed = subprocess.run(
         ["git", "status", "--porcelain", "conf", "results"], capture_output=True, text=True, check=False
     )
     if changed.returncode or changed.stdout:
         pytest.skip("conf/ or results/ has changes that are not committed")
-    monkeypatch.setattr(store, "RUNS", tmp_path)  # a clean clone has none
+    monkeypatch.setattr(store, "RUNS", tmp_path)
+
+
+@pytest.mark.usefixtures("committed")
+def test_committed_figures_are_of_the_runs_as_recorded() -> None:
+    figures, known = sorted(store.RESULTS.glob("interactions_*.json")), store.finished()
+    for path in figures:
+        told = json.loads(path.read_text())
+        assert told["finished"] == known[told["run"]]["finished"], (
+            f"{path} is of another training: draw it again"
+        )
+    assert len(figures) == 3
+
+
+@pytest.mark.usefixtures("committed")
+def test_committed_pages_are_what_the_committed_records_draw() -> None:
     pages = sorted(store.RESULTS.glob("*.md"))
     known, readme = store.finished().keys(), Path("README.md").read_text()
     for name in (path.stem for path in pages):

@@ -207,7 +207,8 @@ def test_a_finished_run_is_drawn_always_the_same_and_left_as_it_was(
     assert {path: os.stat(path).st_mtime_ns for path in [run, *run.rglob("*")]} == before
     assert "pairs" in capsys.readouterr().out
     told = json.loads((tmp_path / f"interactions_{kind}.json").read_text())
-    assert told["run"] == json.loads((run / "record.json").read_text())["id"]
+    record = json.loads((run / "record.json").read_text())
+    assert (told["run"], told["finished"]) == (record["id"], record["finished"])
     assert dict(told["numbers"]) and told["least"] == draw_interactions.LEAST[kind]
 
 
