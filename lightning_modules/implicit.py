@@ -203,8 +203,8 @@ class Implicit(Scheme):
         elif self._works_for_nothing(means):
             rank_zero_warn(
                 "the implicit gradient is 0: no guess carries a gradient back to the task-net, or its answers "
-                "are saturated. Take one that does, such as Point, StraightThrough or Concrete, or the solver "
-                "Dropped."
+                "are saturated. Take one that does, such as Point, StraightThrough or Concrete, or the "
+                "solver Dropped."
             )
             self._told = True
 
