@@ -202,9 +202,9 @@ class Implicit(Scheme):
             self._told = True
         elif self._works_for_nothing(means):
             rank_zero_warn(
-                "the implicit gradient is 0: no guess carries a gradient back to the task-net, or its answers "
-                "are saturated. Take one that does, such as Point, StraightThrough or Concrete, or the "
-                "solver Dropped."
+                "the implicit gradient is 0: no guess carries a gradient back to the task-net, or its "
+                "answers are saturated. Take one that does, such as Point, StraightThrough or Concrete, or "
+                "the solver Dropped."
             )
             self._told = True
 
