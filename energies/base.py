@@ -1,16 +1,14 @@
 """What every energy is and offers."""
 
 from abc import abstractmethod
-from collections.abc import Callable
 from functools import partial
 
 import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
+from losses.objectives import Slope
 from losses.task import Curve, Map
-
-Slope = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 class Given:

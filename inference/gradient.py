@@ -15,6 +15,7 @@ from torch import Tensor
 from energies.base import Slope
 from energies.spaces import AnswerSpace
 from inference.base import Inference, Prediction, Status
+from losses.objectives import over_entries
 
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8  # Adam's defaults
 
@@ -150,7 +151,7 @@ class _Lowest:
         else:
             better = value < self.value
             self.value = torch.where(better, value, self.value)
-            self.y = torch.where(_over(better, y), y, self.y)
+            self.y = torch.where(over_entries(better, y), y, self.y)
 
     def prediction(self, steps: int) -> Prediction:
         """The best over all starts."""
@@ -176,11 +177,6 @@ def toward(slope: Slope, target: Target) -> Slope:
             by_energy, by_answer = torch.autograd.grad(
                 value.sum(), (energy, y), allow_unused=True, materialize_grads=True
             )
-        return value.detach(), torch.addcmul(by_answer, _over(by_energy, y), gradient)
+        return value.detach(), torch.addcmul(by_answer, over_entries(by_energy, y), gradient)
 
     return value_and_gradient
-
-
-def _over(rows: Tensor, y: Tensor) -> Tensor:
-    """One number per (start, example), shaped to broadcast over the entries of an answer."""
-    return rows.reshape(*rows.shape, *[1] * (y.dim() - rows.dim()))

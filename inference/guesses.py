@@ -6,7 +6,9 @@ gradients, the relaxed answers of a task-net carry them back to it, samples and 
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -14,8 +16,8 @@ from torch import Tensor
 
 from energies.base import Energy
 from energies.spaces import AnswerSpace
-from inference.gradient import Search, Target, toward
-from losses.objectives import Guesses, Objective
+from inference.gradient import Search, toward
+from losses.objectives import Guesses, Objective, Slope, over_entries
 
 
 @dataclass(frozen=True)
@@ -40,9 +42,9 @@ class Case:
             )
         return self.logits
 
-    def search(self, inference: Search, target: Target) -> Guesses:
-        """The one guess a search finds lowest by `target`, a function of (energy, answer)."""
-        slope = toward(self.energy.slope(self.x), target)
+    def search(self, inference: Search, target: Callable[[Slope], Slope]) -> Guesses:
+        """The one guess a search finds lowest; `target` makes the slope it follows of the energy's."""
+        slope = target(self.energy.slope(self.x))
         return Guesses(inference(slope, self.space, self.x, self.logits).y.unsqueeze(0))
 
 
@@ -135,7 +137,7 @@ class Minimum(Guess):
     inference: Search
 
     def __call__(self, case: Case) -> Guesses:
-        return case.search(self.inference, lambda energy, _: case.objective.reading(energy))
+        return case.search(self.inference, case.objective.reading_slope)
 
 
 @dataclass(frozen=True)
@@ -145,22 +147,30 @@ class CostAugmented(Guess):
     inference: Search
 
     def __call__(self, case: Case) -> Guesses:
-        return case.search(self.inference, lambda energy, guess: energy - case.space.cost(guess, case.y))
+        def violation(energy: Tensor, guess: Tensor) -> Tensor:
+            return energy - case.space.cost(guess, case.y)
+
+        return case.search(self.inference, partial(toward, target=violation))
 
 
 @dataclass(frozen=True)
 class Adversarial(Guess):
     """The answer whose quality the energy mistakes most: the highest regression loss.   [DVN §3.3]
 
-    The quality is a constant in each step, as released.
+    The quality q is a constant in each step, as released: what is lowered has slope (sigmoid(-E) - q) dE/dy.
     """
 
     inference: Search
 
     def __call__(self, case: Case) -> Guesses:
-        def rightness(energy: Tensor, guess: Tensor) -> Tensor:
-            quality = case.space.quality(guess, case.y).detach()
-            return -F.binary_cross_entropy_with_logits(-energy, quality, reduction="none")
+        def rightness(slope: Slope) -> Slope:
+            def value_and_gradient(guess: Tensor) -> tuple[Tensor, Tensor]:
+                energy, gradient = slope(guess)
+                quality = case.space.quality(guess, case.y)
+                value = -F.binary_cross_entropy_with_logits(-energy, quality, reduction="none")
+                return value, over_entries(torch.sigmoid(-energy) - quality, guess) * gradient
+
+            return value_and_gradient
 
         return case.search(self.inference, rightness)
 

@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 from datamodules.batches import Batch
 from energies.base import Energy
 from inference.gradient import Search
-from inference.guesses import Case, Guess
+from inference.guesses import Case, Guess, Minimum
 from lightning_modules.base import Scheme
 from losses.objectives import Objective
 
@@ -55,8 +55,7 @@ class EnergyNet(Scheme):
         return [self.energy]
 
     def predict(self, batch: Batch) -> Tensor:
-        case = self._case(batch)
-        return case.search(self.inference, lambda energy, _: self.objective.reading(energy)).y[0]
+        return Minimum(self.inference)(self._case(batch)).y[0]
 
     @torch.no_grad()
     def _case(self, batch: Batch) -> Case:

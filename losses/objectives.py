@@ -15,6 +15,7 @@ from torch import Tensor
 from losses import energy as losses
 
 EnergyFn = Callable[[Tensor, Tensor], Tensor]
+Slope = Callable[[Tensor], tuple[Tensor, Tensor]]  # answers (..., B, *answer) to values (..., B), gradients
 
 
 class Answers(Protocol):
@@ -36,6 +37,11 @@ class Guesses:
     logits: Tensor | None = None
 
 
+def over_entries(rows: Tensor, y: Tensor) -> Tensor:
+    """One number an answer, (..., B), shaped to broadcast over the entries of answers y (..., B, *answer)."""
+    return rows.reshape(*rows.shape, *[1] * (y.dim() - rows.dim()))
+
+
 class Objective(ABC):
     """How an energy learns from guesses, and how those who minimise it afterwards read it."""
 
@@ -46,6 +52,10 @@ class Objective(ABC):
     def reading(self, energy: Tensor) -> Tensor:
         """What a task-net or a search minimises: the energy itself unless the objective bounds it."""
         return energy
+
+    def reading_slope(self, slope: Slope) -> Slope:
+        """Value and gradient of `reading` in an answer, from those of the energy, by the chain rule."""
+        return slope
 
 
 @dataclass(frozen=True)
@@ -67,6 +77,16 @@ class Regression(Objective):
     def reading(self, energy: Tensor) -> Tensor:
         """Minus the value the network predicts, -sigmoid(-E), in (-1, 0).   [SEAL code]"""
         return -torch.sigmoid(-energy)
+
+    def reading_slope(self, slope: Slope) -> Slope:
+        """With s = sigmoid(-E), d(-s)/dy = s (1 - s) dE/dy."""
+
+        def bounded(y: Tensor) -> tuple[Tensor, Tensor]:
+            energy, gradient = slope(y)
+            value = torch.sigmoid(-energy)
+            return -value, over_entries((1 - value) * value, y) * gradient
+
+        return bounded
 
 
 @dataclass(frozen=True)

@@ -17,13 +17,16 @@ from energies.base import Energy, Slope, SumEnergy, differentiated
 from energies.chain import ChainEnergy
 from energies.mlc import LabelMixEnergy, LocalEnergy
 from energies.spaces import LabelSets
-from inference.gradient import Blank, GradientInference
+from inference.gradient import Blank, GradientInference, toward
+from inference.guesses import Case
+from losses.objectives import Objective, Regression
 from networks.mlp import LabelMLP
 from scripts.timing import show, side_by_side
 
 SIZES = [(159, 16), (159, 200), (983, 200), (3993, 200), (3993, 300)]  # labels, patterns
 CHAINS = [(10, 16, 25), (32, 15, 17), (32, 113, 17)]  # sentences, positions, tags
 NETS = {"bibtex": (1836, 159, 1, 300), "delicious": (500, 983, 2, 500), "eurlexev": (5000, 3993, 2, 500)}
+READINGS = {"bibtex": (1836, 159, 1, 150), "cal500": (68, 174, 1, 150)}
 PATTERNS, STEPS = 200, 20
 
 
@@ -105,8 +108,34 @@ def searches() -> dict[str, dict[str, float]]:
     return found
 
 
+def readings() -> dict[str, dict[str, float]]:
+    """Microseconds a step of a search by DVN's reading of its energy, from the input."""
+    found = {}
+    for name, (features, labels, layers, width) in READINGS.items():
+        torch.manual_seed(0)
+        local = LocalEnergy(LabelMLP(features, labels, num_layers=layers, width=width))
+        energy = SumEnergy(local, LabelMixEnergy(labels, 16)).eval()
+        x, objective = (torch.rand(32, features) < 0.04).float(), Regression()
+        case = Case(energy, objective, LabelSets(labels), x, torch.zeros(32, labels))
+        search = GradientInference(Blank(), steps=STEPS)
+
+        def reading(e: Tensor, _: Tensor, o: Objective = objective) -> Tensor:
+            return o.reading(e)
+
+        calls = {
+            "written out": partial(case.search, search, objective.reading_slope),
+            "autograd": partial(case.search, search, partial(toward, target=reading)),
+        }
+        if not torch.equal(calls["written out"]().y, calls["autograd"]().y):
+            raise SystemExit(f"{name}: the searches end in different answers.")
+        times = side_by_side(calls, repeats=20)
+        found[name] = {call: time / STEPS for call, time in times.items()}
+    return found
+
+
 def main() -> None:
     """Check, time, print."""
+    show(f"a step of a search of {STEPS} by -sigmoid(-E)", readings(), "written out")
     show("energy and gradient in the answer", mixes(), "closed form")
     show("the same of a linear chain", chains(), "closed form")
     show(f"a step of a search of {STEPS}, from the input", searches(), "closed form")

@@ -1,0 +1,76 @@
+"""Searches by an objective's reading: its chain rule written out against autograd, to the last bit."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from energies.base import SumEnergy
+from energies.mlc import LabelMixEnergy, LocalEnergy
+from energies.spaces import LabelSets
+from inference import gradient
+from inference.gradient import Blank, GradientInference, Target, Uniform, toward
+from inference.guesses import Adversarial, Case, Minimum
+from losses.objectives import Contrastive, Margin, NCERanking, Objective, Ranking, Regression
+from losses.released import ReleasedMargin
+from networks.mlp import LabelMLP
+
+OBJECTIVES = [Margin(), Regression(), Contrastive(), NCERanking(), Ranking(), ReleasedMargin(1.0)]
+
+
+def bibtex_shapes() -> Case:
+    """The energy of the DVN row on Bibtex's sizes."""
+    torch.manual_seed(5)
+    energy = SumEnergy(LocalEnergy(LabelMLP(1836, 159, width=150)), LabelMixEnergy(159, 16)).eval()
+    x, y = (torch.rand(32, 1836) < 0.04).float(), (torch.rand(32, 159) < 0.02).float()
+    return Case(energy, Regression(), LabelSets(159), x, y)
+
+
+def autograd_target(guess: type[Minimum] | type[Adversarial], case: Case) -> Target:
+    """What the guess minimises, as a plain function of energy and answer."""
+    if guess is Minimum:
+        return lambda energy, _: case.objective.reading(energy)
+
+    def rightness(energy: Tensor, answer: Tensor) -> Tensor:
+        quality = case.space.quality(answer, case.y).detach()
+        return -F.binary_cross_entropy_with_logits(-energy, quality, reduction="none")
+
+    return rightness
+
+
+def test_every_objective_stands_here() -> None:
+    assert {type(o) for o in OBJECTIVES} == set(Objective.__subclasses__())
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES, ids=lambda o: type(o).__name__)
+def test_the_slope_of_a_reading_is_its_derivative(objective: Objective) -> None:
+    case = replace(bibtex_shapes(), objective=objective)
+    y = torch.rand(3, 32, 159)
+    got = objective.reading_slope(case.energy.slope(case.x))(y)
+    want = toward(case.energy.slope(case.x), autograd_target(Minimum, case))(y)
+    assert torch.equal(got[0], want[0]) and torch.equal(got[1], want[1])
+
+
+@pytest.mark.parametrize("start", [Blank(), Uniform(2)], ids=["blank", "uniform"])
+@pytest.mark.parametrize("guess", [Minimum, Adversarial])
+def test_a_search_ends_where_autograd_leads_it(
+    guess: type[Minimum] | type[Adversarial], start: gradient.Start
+) -> None:
+    case, search = bibtex_shapes(), GradientInference(start, steps=20)
+    torch.manual_seed(1)
+    got = guess(search)(case).y[0]
+    torch.manual_seed(1)
+    slope = toward(case.energy.slope(case.x), autograd_target(guess, case))
+    assert torch.equal(got, search(slope, case.space, case.x).y)
+
+
+def test_a_search_by_a_reading_builds_no_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("autograd was asked")
+
+    case, search = bibtex_shapes(), GradientInference(Blank(), steps=3)
+    monkeypatch.setattr(torch.autograd, "grad", refuse)
+    Minimum(search)(case)
+    Adversarial(search)(case)
