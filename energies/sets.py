@@ -1,22 +1,21 @@
 """Sets of labels, given in full or by what is in them: draws of them, and sums over their labels.
 
-A relaxed set is float and multiplied as it is. A discrete set is bool and mostly empty: on the CPU only its
-labels are drawn and looked up, unless they are many. `python -m scripts.benchmark_training` shows what that
-is worth.
+A set is a tensor, relaxed or bool, and multiplied as it is. Draws are mostly empty: on the CPU they are
+`SparseSets`, whose members are drawn and looked up, unless they are many. `python -m
+scripts.benchmark_training` shows what that is worth.
 
 Shapes: B examples, L labels, G values per label; sets are (..., B, L).
 """
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
-from torch.utils.weak import WeakTensorKeyDictionary
 
 MANY = 1 / 8  # share of members above which multiplying is faster
 
@@ -24,7 +23,7 @@ Bags = tuple[Tensor, Tensor]  # indices of all bags one after the other, and whe
 
 
 @dataclass(frozen=True)
-class _Members:
+class Members:
     """What is in the sets of a tensor of some shape: the places of its members in it laid flat, ascending."""
 
     places: Tensor
@@ -53,7 +52,30 @@ class _Members:
         return self.sets[torch.from_numpy(order)], _begins(self.labels, self.shape[-1])
 
 
-_MEMBERS: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+class SparseSets(Tensor):
+    """Bool sets, (..., L), that carry their members: a tensor to whoever does not ask for them.
+
+    What is computed from it, views included, is a plain tensor. An edit in place, of it or of a view, shows
+    in `members`, unless it goes past PyTorch's count of edits, as `.data` and `.numpy()` do.
+    """
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # results are plain tensors
+    _members: Members
+    _members_version: int
+
+    @classmethod
+    def of(cls, sets: Bool[Tensor, "..."], places: Tensor) -> Self:
+        """These sets, whose members are at `places` of them laid flat, ascending."""
+        found = sets.as_subclass(cls)
+        found._members, found._members_version = Members(places, sets.shape), found._version
+        return found
+
+    @property
+    def members(self) -> Members:
+        """What is in the sets."""
+        if self._version != self._members_version:
+            self._members, self._members_version = Members(_places(self), self.shape), self._version
+        return self._members
 
 
 def draw(logits: Float[Tensor, "*sets L"], num_samples: int) -> Bool[Tensor, "K *sets L"]:
@@ -64,7 +86,7 @@ def draw(logits: Float[Tensor, "*sets L"], num_samples: int) -> Bool[Tensor, "K 
     goes with the points it has, not with the coins.
     """
     logits = logits.detach()
-    if logits.device.type == "cpu":
+    if logits.device.type == "cpu" and logits.numel():
         rates = F.softplus(logits.double()).flatten().cumsum(0)
         if float(rates[-1]) <= MANY * len(rates):
             return _draw_members(rates, num_samples, logits.shape)
@@ -73,27 +95,27 @@ def draw(logits: Float[Tensor, "*sets L"], num_samples: int) -> Bool[Tensor, "K 
 
 
 def put_first(first: Shaped[Tensor, "*sets L"], sets: Shaped[Tensor, "K *sets L"]) -> Shaped[Tensor, "..."]:
-    """One row of sets before K others, (1 + K, ..., L), in the type of these; what is known of them stays."""
+    """One row of sets before K others, (1 + K, ..., L), in the type of these; sparse where they are few."""
     joined = torch.cat([first.to(sets.dtype).unsqueeze(0), sets])
-    if (known := _MEMBERS.get(sets)) is not None:
-        places = torch.cat([first.flatten().nonzero().squeeze(1), known.places + first.numel()])
-        _MEMBERS[joined] = _Members(places, joined.shape)
+    if isinstance(sets, SparseSets):
+        return SparseSets.of(joined, torch.cat([_places(first), sets.members.places + first.numel()]))
+    if _may_be_sparse(joined) and len(places := _places(joined)) <= MANY * joined.numel():
+        return SparseSets.of(joined, places)
     return joined
 
 
 def sum_rows(table: Float[Tensor, "L G"], y: Tensor) -> Float[Tensor, "... B G"]:
     """For each set the sum of its labels' rows, weighted by membership: y @ table."""
-    found = _members(y)
-    if found is None:
+    if not isinstance(y, SparseSets):
         return y.to(table.dtype) @ table
-    return _SumBags.apply(table, found, False).unflatten(0, y.shape[:-1])
+    return _SumBags.apply(table, y.members, False).unflatten(0, y.shape[:-1])
 
 
 def sum_potentials(potentials: Float[Tensor, "B L"], y: Tensor) -> Float[Tensor, "... B"]:
     """For each set the sum of its labels' potentials in its own example."""
-    found = _members(y)
-    if found is None:
+    if not isinstance(y, SparseSets):
         return torch.einsum("bl,...bl->...b", potentials, y.to(potentials.dtype))
+    found = y.members
     values = potentials.flatten().index_select(0, found.places % potentials.numel())
     return values.new_zeros(y.shape[:-1].numel()).index_add(0, found.sets, values).view(y.shape[:-1])
 
@@ -105,12 +127,12 @@ class _SumBags(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(table: Tensor, members: _Members, transposed: bool) -> Tensor:
+    def forward(table: Tensor, members: Members, transposed: bool) -> Tensor:
         indices, begins = members.by_label if transposed else members.by_set
         return F.embedding_bag(indices, table.contiguous(), begins, mode="sum")
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, _Members, bool], output: Tensor) -> None:  # noqa: ANN401
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Members, bool], output: Tensor) -> None:  # noqa: ANN401
         _, ctx.members, ctx.transposed = inputs
 
     @staticmethod
@@ -118,15 +140,13 @@ class _SumBags(torch.autograd.Function):
         return _SumBags.apply(gradient, ctx.members, not ctx.transposed), None, None
 
 
-def _members(y: Shaped[Tensor, "*sets"]) -> _Members | None:
-    """What is in the sets; found once per tensor. None where multiplying is the better way."""
-    if y.dtype != torch.bool or y.device.type != "cpu":
-        return None
-    if y not in _MEMBERS:
-        places = y.flatten().nonzero().squeeze(1)
-        few = len(places) <= MANY * y.numel()
-        _MEMBERS[y] = _Members(places, y.shape) if few else None
-    return _MEMBERS[y]
+def _may_be_sparse(y: Tensor) -> bool:
+    """Whether its members can be told, and its edits."""
+    return y.dtype == torch.bool and y.device.type == "cpu" and not y.is_inference()
+
+
+def _places(y: Tensor) -> Tensor:
+    return y.flatten().nonzero().squeeze(1)
 
 
 def _draw_members(rates: Float[Tensor, " coins"], num_samples: int, shape: torch.Size) -> Tensor:
@@ -138,8 +158,7 @@ def _draw_members(rates: Float[Tensor, " coins"], num_samples: int, shape: torch
     places = (coins + samples * len(rates)).unique_consecutive()
     sets = torch.zeros(num_samples, *shape, dtype=torch.bool)
     sets.view(-1)[places] = True
-    _MEMBERS[sets] = _Members(places, sets.shape)
-    return sets
+    return SparseSets.of(sets, places) if _may_be_sparse(sets) else sets
 
 
 def _begins(bags: Tensor, num_bags: int) -> Tensor:

@@ -2,9 +2,12 @@
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from energies import sets
+from energies.base import SumEnergy
+from energies.mlc import LabelMixEnergy, LocalEnergy
+from energies.spaces import LabelSets
 
 K, B, L, G = 4000, 3, 40, 5
 
@@ -27,7 +30,7 @@ def test_draws_are_independent_coins(shift: float) -> None:
     torch.manual_seed(1)
     logits = rare_logits() + shift
     drawn = sets.draw(logits, K)
-    assert (drawn in sets._MEMBERS) == (shift == 0)
+    assert isinstance(drawn, sets.SparseSets) == (shift == 0)
     p, heads = logits.sigmoid(), drawn.double()
     spread = (p * (1 - p)).sqrt()
     assert ((heads.mean(0) - p).abs() <= 4.5 * spread / K**0.5 + 1e-12).all()
@@ -64,14 +67,56 @@ def test_what_is_known_of_drawn_sets_is_what_is_found_in_them() -> None:
     assert joined.dtype == torch.bool
     assert torch.equal(joined[0], truth) and torch.equal(joined[1:], drawn)
     for known in (drawn, joined):
-        places = known.flatten().nonzero().squeeze(1)
-        assert torch.equal(sets._MEMBERS[known].places, places)
+        assert isinstance(known, sets.SparseSets)
+        assert torch.equal(known.members.places, known.flatten().nonzero().squeeze(1))
     assert torch.equal(sets.put_first(truth, drawn.float())[1:], drawn.float())
+
+
+def test_sets_drawn_in_full_are_sparse_where_few_are_in_them() -> None:
+    coins = torch.rand(6, B, L) < 0.05
+    joined = sets.put_first(coins[0].float(), coins)
+    assert isinstance(joined, sets.SparseSets) and torch.equal(joined[1:], coins)
+    assert not isinstance(sets.put_first(coins[0], ~coins), sets.SparseSets)
+
+
+EDITS = {
+    "an entry": lambda y: y.__setitem__((0, 1, 2), ~y[0, 1, 2]),
+    "a view": lambda y: y[1].fill_(True),
+    "a view of all": lambda y: y.view(-1).logical_not_(),
+    "all": lambda y: y.zero_(),
+}
+
+
+@pytest.mark.parametrize("edit", EDITS)
+@pytest.mark.parametrize("joined", [False, True])
+def test_sets_edited_in_place_have_the_energy_of_a_copy(edit: str, joined: bool) -> None:
+    drawn, _ = few_and_in_full()
+    y = sets.put_first(torch.zeros(B, L), drawn) if joined else drawn
+    energy, x = SumEnergy(LocalEnergy(nn.Linear(4, L)), LabelMixEnergy(L, G)), torch.randn(B, 4)
+    before, space = energy(x, y), LabelSets(L)
+    EDITS[edit](y)
+    torch.testing.assert_close(energy(x, y), energy(x, y.clone()))
+    assert not torch.equal(energy(x, y), before)
+    logits = torch.randn(B, L)
+    torch.testing.assert_close(space.log_prob(logits, y), space.log_prob(logits, y.float()))
+
+
+def test_what_is_made_of_drawn_sets_is_a_plain_tensor() -> None:
+    drawn, _ = few_and_in_full()
+    for made in (drawn[0], drawn.view(-1), drawn.float(), drawn.clone(), drawn | drawn):
+        assert type(made) is Tensor
+
+
+def test_sets_drawn_where_edits_are_not_counted_are_plain() -> None:
+    with torch.inference_mode():
+        drawn = sets.draw(rare_logits(), 6)
+        joined = sets.put_first(drawn[0], drawn)
+    assert type(drawn) is Tensor and type(joined) is Tensor and drawn.any()
 
 
 def test_sums_over_members_and_their_first_and_second_derivatives_are_those_of_products() -> None:
     drawn, full = few_and_in_full()
-    assert sets._members(drawn) is not None
+    assert isinstance(drawn, sets.SparseSets)
     table = torch.randn(L, G).double().requires_grad_()
     potentials = torch.randn(B, L).double().requires_grad_()
     torch.testing.assert_close(sets.sum_rows(table, drawn), full @ table)
