@@ -124,10 +124,10 @@ class _Binary(AnswerSpace):
         return y.clamp(0, 1)
 
     def start(self, x: Tensor) -> Tensor:
-        return x.new_zeros(self.shape(x))
+        return torch.zeros(self.shape(x), dtype=_real_type(x), device=x.device)
 
     def random(self, x: Tensor, num_samples: int) -> Tensor:
-        return torch.rand(num_samples, *self.shape(x), dtype=x.dtype, device=x.device)
+        return torch.rand(num_samples, *self.shape(x), dtype=_real_type(x), device=x.device)
 
 
 @dataclass(frozen=True)
@@ -275,3 +275,8 @@ class TagSequences(AnswerSpace):
 
     def _length(self) -> Tensor:
         return self.real.sum(-1).clamp_min(1)
+
+
+def _real_type(x: Tensor) -> torch.dtype:
+    """The type of relaxed answers to inputs, which may be counts, ids or bytes of a picture."""
+    return x.dtype if x.is_floating_point() else torch.get_default_dtype()

@@ -33,15 +33,15 @@ def hamming(guess: Float[Tensor, "... L"], y: Float[Tensor, "... L"]) -> Float[T
 def soft_f1(guess: Float[Tensor, "... L"], y: Float[Tensor, "... L"]) -> Float[Tensor, "..."]:
     """2 sum min(guess, y) / (sum guess + sum y); the F1 score when both are binary.   [DVN eq. 4; SEAL eq. 7]
 
-    min + max = guess + y, so this is 2 sum min / (sum min + sum max). Without an epsilon: y is never empty.
+    min + max = guess + y, so this is 2 sum min / (sum min + sum max), and 1 where both are empty.
     """
-    return 2 * (guess * y).sum(-1) / (guess.sum(-1) + y.sum(-1))
+    return _ratio(2 * (guess * y).sum(-1), guess.sum(-1) + y.sum(-1))
 
 
 def soft_iou(guess: Float[Tensor, "... L"], y: Float[Tensor, "... L"]) -> Float[Tensor, "..."]:
-    """Sum min / sum max: intersection over union of relaxed masks.   [DVN eq. 5]"""
+    """Sum min / sum max: intersection over union of relaxed masks, 1 where both are empty.   [DVN eq. 5]"""
     both = (guess * y).sum(-1)
-    return both / (guess.sum(-1) + y.sum(-1) - both)
+    return _ratio(both, guess.sum(-1) + y.sum(-1) - both)
 
 
 def f1_cost(guess: Float[Tensor, "... L"], y: Float[Tensor, "... L"]) -> Float[Tensor, "..."]:
@@ -52,3 +52,9 @@ def f1_cost(guess: Float[Tensor, "... L"], y: Float[Tensor, "... L"]) -> Float[T
 def iou_cost(guess: Float[Tensor, "... L"], y: Float[Tensor, "... L"]) -> Float[Tensor, "..."]:
     """1 - soft_iou."""
     return 1 - soft_iou(guess, y)
+
+
+def _ratio(part: Tensor, whole: Tensor) -> Tensor:
+    """The share `part / whole`; nothing of nothing is all of it, whose gradient is 0."""
+    nothing = whole == 0
+    return part / (whole + nothing) + nothing

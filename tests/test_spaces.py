@@ -25,6 +25,8 @@ SPACES = {
     ),
 }
 
+COSTS = {name: cost for name, cost in vars(costs).items() if name.endswith(("l1", "l2", "hamming", "_cost"))}
+
 
 @pytest.fixture(params=SPACES)
 def case(request: pytest.FixtureRequest) -> tuple[AnswerSpace, Tensor, Tensor]:
@@ -148,6 +150,39 @@ def test_a_wrong_tag_costs_two_and_its_cross_entropy_is_summed() -> None:
     assert space.cost(torch.tensor([[[0.0, 1], [0, 1], [0.25, 0.75]]]), y).tolist() == [2 + 0 + 1.5]
     loss = space.supervise(torch.zeros(1, 3, 2), y)
     torch.testing.assert_close(loss, 3 * torch.tensor([2.0]).log())
+
+
+EMPTY = {
+    **{f"sets, {name}": (LabelSets(4, cost), torch.zeros(3, 4)) for name, cost in COSTS.items()},
+    "tags, all padded": (TagSequences(3).over(torch.zeros(3, 2, dtype=torch.bool)), torch.zeros(3, 2, 3)),
+    "tags, no position": (TagSequences(3).over(torch.zeros(3, 0, dtype=torch.bool)), torch.zeros(3, 0, 3)),
+    "tags, summed": (
+        TagSequences(3, reduction="sum").over(torch.zeros(3, 2, dtype=torch.bool)),
+        torch.zeros(3, 2, 3),
+    ),
+    "masks": (PixelMasks(2, 2), torch.zeros(3, 2, 2)),
+    "masks, an empty crop": (PixelMasks(0, 2), torch.zeros(3, 0, 2)),
+}
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_nothing_is_the_right_answer_to_nothing_and_anything_else_is_finite(name: str) -> None:
+    space, y = EMPTY[name]
+    assert space.cost(y, y).tolist() == [0, 0, 0] and space.quality(y, y).tolist() == [1, 1, 1]
+    for guess in (y, space.relax(torch.randn_like(y)), space.sample(torch.randn_like(y), 2).float()):
+        guess.requires_grad_()
+        for judge in (space.cost, space.quality):
+            rows = judge(guess, y)
+            assert rows.isfinite().all()
+            if rows.requires_grad:  # all but Hamming's
+                assert torch.autograd.grad(rows.sum(), guess)[0].isfinite().all()
+
+
+@pytest.mark.parametrize("kind", [torch.uint8, torch.int64, torch.bool, torch.float64])
+def test_starts_are_real_numbers_whatever_the_input(kind: torch.dtype) -> None:
+    real = torch.float64 if kind is torch.float64 else torch.float32
+    for space, x in ((PixelMasks(2, 2), torch.zeros(3, 2, 2)), (LabelSets(4), torch.zeros(3, 5))):
+        assert space.start(x.to(kind)).dtype == real and space.random(x.to(kind), 2).dtype == real
 
 
 def test_squared_distance_is_that_of_a_hand_worked_set() -> None:
