@@ -59,7 +59,8 @@ class SparseSets(Tensor):
     in `members`, unless it goes past PyTorch's count of edits, as `.data` and `.numpy()` do.
     """
 
-    __torch_function__ = torch._C._disabled_torch_function_impl  # results are plain tensors
+    # results are plain tensors
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
     _members: Members
     _members_version: int
 
