@@ -11,7 +11,7 @@ from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Checkpoint, EarlyStopping, ModelCheckpoint
 from pytorch_lightning.utilities import rank_zero_only
 
-from experiments import store
+from experiments import starts, store
 
 TELL_EVERY = 0.5  # seconds; epochs may take milliseconds
 SAVING = 0.04  # share of the time that may go into last.ckpt
@@ -35,6 +35,9 @@ class EpochLog(Checkpoint):
         self.folder = folder
         self.facts: dict[str, Any] = {}  # what progress.json says of the run besides
         self.tell: Tell | None = None
+        self.started = False
+        self.here: starts.Start = {}  # code and processor of this process
+        self.starts: list[starts.Start] = []
         self.rows: list[dict[str, Any]] = []
         self.header: list[str] = []
         self.spent = self.told = self.saved = self.cost = 0.0
@@ -52,12 +55,13 @@ class EpochLog(Checkpoint):
         return self.spent + time.monotonic() - self.began
 
     def state_dict(self) -> dict[str, Any]:
-        """Time spent so far."""
-        return {"seconds": self.seconds}
+        """Time spent so far, and by which starts."""
+        return {"seconds": self.seconds, "starts": self.starts}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on counting."""
         self.spent = state_dict["seconds"]
+        self.starts = state_dict.get("starts", [starts.NOT_TOLD])
 
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
@@ -72,9 +76,15 @@ class EpochLog(Checkpoint):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Drop the rows of epochs that will be run again."""
         self.began = time.monotonic()
+        self.starts_at(trainer.current_epoch)
         self.rows = [r for r in read_rows(self.folder) if int(r["epoch"]) < trainer.current_epoch]
         self.best = best_so_far(trainer)[1]
         self._tell(trainer)
+
+    def starts_at(self, epoch: int) -> None:
+        """This process works on the run from here on."""
+        self.starts = [*self.starts, {"epoch": epoch} | self.here]
+        self.started = True
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Add a row, save what to go on from, tell how far we are."""

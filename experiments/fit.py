@@ -12,7 +12,7 @@ import torch
 import yaml
 from pytorch_lightning import Trainer
 
-from experiments import memory, record, store
+from experiments import memory, record, starts, store
 from experiments.cli import TrainCLI
 from experiments.epochs import Tell, best_so_far, read_rows
 from experiments.errors import UserError
@@ -30,9 +30,13 @@ def fit_and_test(cli: TrainCLI, facts: dict[str, Any], tell: Tell | None = None)
     """
     memory.keep_freed()
     torch.set_flush_denormal(True)  # dying gradients leave Adam numbers that make a step 4 times as slow
-    origin = record.source()
+    here = record.source() | record.device(str(cli.trainer.strategy.root_device))
     cli.log.facts, cli.log.tell = facts, tell
+    cli.log.here = starts.last(here)
     kept = _fit(cli)
+    if not cli.log.started:  # nothing was left to train
+        cli.log.load_state_dict(_of_log(kept))
+        cli.log.starts_at(kept.get("epoch", -1) + 1)
     folder = cli.log.folder
     best = folder / "checkpoints" / "best.ckpt"
     if not best.exists():
@@ -51,7 +55,7 @@ def fit_and_test(cli: TrainCLI, facts: dict[str, Any], tell: Tell | None = None)
         "epochs": kept.get("epoch", -1) + 1,
         "best_epoch": chosen["epoch"],
         "stopped": kept.get("training_ended", ""),
-        "seconds": round(_seconds(kept), 2),
+        "seconds": round(_of_log(kept)["seconds"], 2),
         "inference_seconds": round(inference, 3),
         **record.peak_memory(),
         "updates": dict(kept.get("scheme_steps") or (steps if isinstance(steps, dict) else {})),
@@ -61,9 +65,9 @@ def fit_and_test(cli: TrainCLI, facts: dict[str, Any], tell: Tell | None = None)
         **({"findings": findings} if (findings := chosen.get("scheme_findings")) else {}),
         "data": dict(getattr(cli.datamodule, "checksums", {})),
         "versions": record.versions(),
-        **record.device(str(cli.trainer.strategy.root_device)),
+        **here,
         "threads": torch.get_num_threads(),
-        **origin,
+        "starts": cli.log.starts,
         "finished": record.now(),
     }
 
@@ -162,6 +166,7 @@ def _median(rows: list[dict[str, Any]], name: str) -> float | None:
     return statistics.median(values) if values else None
 
 
-def _seconds(kept: dict[str, Any]) -> float:
+def _of_log(kept: dict[str, Any]) -> dict[str, Any]:
+    """What the log of epochs left in the last checkpoint."""
     states = [s for key, s in kept.get("callbacks", {}).items() if key.startswith("EpochLog")]
-    return float(states[0]["seconds"]) if states else 0.0
+    return states[0] if states else {"seconds": 0.0}

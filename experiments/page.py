@@ -55,7 +55,7 @@ def markdown(summary: Summary) -> str:
         + (f" x {table.metric.scale:g}" if table.metric.scale != 1 else "")
         + f". Made by `make reproduce TABLE={table.name}`.",
         grid(summary, marks),
-        words.LEGEND + " Bold: our best in a column. Grey and italic: a paper's number.",
+        words.legend(summary) + " Bold: our best in a column. Grey and italic: a paper's number.",
         *(f"## {_plain(other.table.title)}\n\n{grid(other, marks)}" for other in summary.measures),
         *map(_plain, words.ratios(summary)),
         *_figures(summary),

@@ -17,7 +17,7 @@ def show(summary: Summary, console: Console) -> None:
     for view in (summary, *summary.measures):
         for columns in _split(view, console.width):
             console.print(_grid(view, columns, marks))
-    console.print(words.LEGEND, style="dim", highlight=False, markup=False)
+    console.print(words.legend(summary), style="dim", highlight=False, markup=False)
     for line in words.ratios(summary):
         console.print(line, highlight=False, markup=False)
     for view in (summary, *summary.measures):

@@ -81,14 +81,13 @@ def finished() -> dict[str, Record]:
 
 
 def keep(table: str, records: list[Record]) -> None:
-    """Add records to a table; each replaces the one of the same row, column and seed."""
+    """Add records to a table; each stands where the one of the same row, column and seed stood."""
     if not records:
         return
     path = results_file(table)
-    places = {_place(record) for record in records}
     with locked(RESULTS / f".{table}.lock"):
         old = read_results(table)
-        lines = [r for r in old.records if _place(r) not in places] + records
+        lines = {_place(record): record for record in [*old.records, *records]}.values()
         if old.broken:
             with path.with_name(f"{path.name}.broken").open("a") as aside:
                 aside.writelines(f"{line}\n" for line in old.broken)

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from experiments import store
+from experiments import starts, store
 from experiments.claims import Claim, holds
 from experiments.table import Changes, Column, Ratio, Table
 
@@ -44,6 +44,7 @@ class Cell:
     paper: Sample | None
     wanted: int
     stale: int = 0
+    mixed: bool = False  # several kinds of processor, or code that changed while a run was at work
     values: dict[int, float] = field(default_factory=dict)
 
     def over(self, seeds: Collection[int] | None) -> Sample | None:
@@ -161,12 +162,13 @@ def _cell(table: Table, row: str, column: str, records: list[store.Record], ids:
         if value is not None:
             own.append(record)
             values[record["seed"]] = value * scale
+    mixed = len(starts.processors(own)) > 1 or any(map(starts.changed_code, own))
     stale = sum(ids.get(f"{row}/{column}/{r['seed']}", r["id"]) != r["id"] for r in own)
     wanted = max(len(table.seeds), len(own)) if table.has(row, column) else 0
     printed = table.reported.get(row, {}).get(column)
     paper = Sample(printed[0], printed[1], table.reported_runs or 1) if printed else None
     ours = Sample.of(list(values.values())) if values else None
-    return Cell(row, column, ours, paper, wanted, stale, values)
+    return Cell(row, column, ours, paper, wanted, stale, mixed, values)
 
 
 def number(record: Mapping[str, Any], name: str) -> float | None:

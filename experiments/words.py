@@ -1,5 +1,6 @@
 """How numbers and verdicts are said, the same on the terminal and on the page."""
 
+from experiments import starts
 from experiments.claims import Claim
 from experiments.summary import NOT_YET, Cell, Sample, Summary, Verdict, paired
 from experiments.table import Table
@@ -7,6 +8,11 @@ from experiments.table import Table
 LEGEND = (
     "mean ± sample standard deviation over seeds (done/wanted) [ours - paper]; below it the paper's number. "
     "*: differs from the paper, Welch p < 0.05. †: made with an earlier config."
+)
+MIXED = (
+    "‡: its runs were made on several kinds of processor, or went on after their code had changed: made anew "
+    "on another kind, six of nine SEAL runs came within 0.5 and three 1.4 to 3.7 away; what other code did "
+    "is not known."
 )
 LEVEL = 0.05
 
@@ -26,12 +32,18 @@ def ours(table: Table, cell: Cell) -> str:
     """The upper line of a cell."""
     if cell.ours is None:
         return f"- (0/{cell.wanted})" if cell.wanted else ""
-    done = f" ({cell.ours.count}/{cell.wanted})" + ("†" if cell.stale else "")
+    done = f" ({cell.ours.count}/{cell.wanted})" + "†" * bool(cell.stale) + "‡" * cell.mixed
     gap = ""
     if cell.difference is not None:
         star = "*" if cell.p is not None and cell.p < LEVEL else ""
         gap = f" [{number(table, cell.difference, sign=True)}{star}]"
     return f"{sample(table, cell.ours)}{done}{gap}"
+
+
+def legend(summary: Summary) -> str:
+    """What the marks in the cells mean."""
+    cells = (cell for view in (summary, *summary.measures) for cell in view.cells.values())
+    return f"{LEGEND} {MIXED}" if any(cell.mixed for cell in cells) else LEGEND
 
 
 def verdicts(summary: Summary, claim: Claim) -> list[tuple[str, str]]:
@@ -109,13 +121,10 @@ def effort(summary: Summary) -> str:
         return "No run has finished yet."
     hours = sum(float(r.get("seconds") or 0) for r in summary.records) / 3600
     spent = f"{hours:.1f} hours" if hours >= 1 else f"{60 * hours:.0f} minutes"
-    devices = sorted(
-        {r["cpu"] if r.get("device") == "cpu" else str(r.get("device")) for r in summary.records}
-    )
+    devices = sorted(starts.processors(summary.records))
     torches = sorted({r.get("versions", {}).get("torch", "?") for r in summary.records})
-    commits = sorted(
-        {f"{r['commit'][:9]}{'+' if r.get('dirty') else ''}" for r in summary.records if r.get("commit")}
-    )
+    made = [start for r in summary.records for start in starts.of(r)]
+    commits = sorted({f"{s['commit'][:9]}{'+' * bool(s['dirty'])}" for s in made if s["commit"]})
     return (
         f"{len(summary.records)} runs, {spent} of training on {', '.join(devices)}; "
         f"torch {', '.join(torches)}; commits {', '.join(commits) or 'unknown'} (+: with changes)."

@@ -101,6 +101,7 @@ def test_a_killed_run_goes_on_from_its_last_epoch_to_the_same_numbers(
     unbroken.reproduce("--seeds", "0")
     assert unbroken.records()[0]["metrics"] == world.records()[0]["metrics"]
     assert unbroken.records()[0]["best_epoch"] == world.records()[0]["best_epoch"]
+    assert [start["epoch"] for start in world.records()[0]["starts"]] == [0, left]
     ours, theirs = weights(run), weights(unbroken.run_of("plain"))
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import statistics
 import subprocess
 import sys
@@ -333,6 +334,28 @@ def test_committed_pages_are_what_the_committed_records_draw() -> None:
         assert drawn == page.page_file(name).read_text(), f"make table TABLE={name} draws another page"
         assert f"(results/{name}.md)" in readme, f"README does not link results/{name}.md"
     assert len(pages) > 20
+
+
+def cells(text: str) -> dict[str, dict[str, str]]:
+    """The cells of the first table in a text, by row and column; no footnotes, grey as italics."""
+    lines = [line[2:-2].split(" | ") for line in text.split("\n## ")[0].splitlines() if line.startswith("| ")]
+    for pattern, put in (
+        (r" <sup>.*?</sup>", ""),
+        (r'<i style="color:gray">(.*?)</i>', r"*\1*"),
+        (r"^- \(0/\d+\)", "-"),
+    ):
+        lines = [[re.sub(pattern, put, cell) for cell in line] for line in lines]
+    return {line[0]: dict(zip(lines[0], line, strict=True)) for line in lines[2:]}
+
+
+def test_the_tables_of_the_readme_are_those_of_the_pages(root: Path) -> None:
+    drawn = re.findall(r"<!-- table:(\w+) -->(.*?)<!-- /table", (root / "README.md").read_text(), re.DOTALL)
+    assert len(drawn) > 3
+    for name, text in drawn:
+        whole = cells((root / f"results/{name}.md").read_text())
+        shown = cells(text)
+        assert shown == {r: {c: whole[r][c] for c in line} for r, line in shown.items()}, name
+        assert shown.keys() == whole.keys()
 
 
 def test_a_table_is_drawn_without_torch(world: World) -> None:

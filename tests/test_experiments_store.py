@@ -29,10 +29,10 @@ def ids(table: str = "t") -> list[str]:
     return [r["id"] for r in store.read_results(table).records]
 
 
-def test_a_record_replaces_the_one_of_its_row_column_and_seed() -> None:
+def test_a_record_stands_where_the_one_of_its_row_column_and_seed_stood() -> None:
     store.keep("t", [record("a"), record("b"), record("a", seed=1)])
     store.keep("t", [record("a", run_id="new")])
-    assert ids() == ["b0", "a1", "new"]
+    assert ids() == ["new", "b0", "a1"]
 
 
 def test_a_run_made_anew_renews_its_copies_in_every_table() -> None:
