@@ -7,6 +7,7 @@ after its check has passed. Processes that want the same file wait for each othe
 import errno
 import http.client
 import os
+import re
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -145,8 +146,8 @@ def _receive(url: str, sink: BinaryIO) -> Iterator[int | None]:
         if start and response.status != http.HTTPStatus.PARTIAL_CONTENT:  # it sends the whole file only
             sink.truncate(0)
             start = 0
-        announced = response.headers.get("Content-Length")
-        total = start + int(announced) if announced else None
+        announced = response.headers.get("Content-Length", "")
+        total = start + int(announced) if re.fullmatch(r"[0-9]{1,18}", announced) else None
         while piece := _piece(response):
             sink.write(piece)
             yield total

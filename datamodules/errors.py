@@ -1,5 +1,7 @@
 """What can be wrong with data, told to a person: what, where, and what to do next."""
 
+LONGEST = 40  # characters of a file's text in a message
+
 
 class DataError(ValueError):
     """Something about the data that a person has to put right."""
@@ -22,8 +24,18 @@ class ArffError(DataError):
 
 
 class FormatError(DataError):
-    """A file of letters, of words or of vectors that breaks its format; the message names file and line."""
+    """A file of letters, words, vectors or folds that breaks its format; the message names file and line."""
 
 
 class DiskFull(DataError):
     """There is no room to write a file."""
+
+
+def short(text: str) -> str:
+    """What a file says, cut to what fits into a message."""
+    return f"{text[:LONGEST]}..." if len(text) > LONGEST else text
+
+
+def quoted(text: str | bytes) -> str:
+    """The same in quotes."""
+    return repr(short(text.decode(errors="replace") if isinstance(text, bytes) else text))

@@ -168,7 +168,8 @@ class MultiLabelData(DeviceData):
 
     def _read(self, name: str, content: bytes) -> ArffTable:
         self.noted(name, content)
-        return read_arff(content, where=name, num_labels=self.num_labels)
+        published = not self.own and not self.fold_folder
+        return read_arff(content, where=name, num_labels=self.num_labels, repeats=published)
 
     def _check_sizes(self, num_features: int, num_labels: int) -> None:
         found, told = (num_features, num_labels), (self.num_features, self.num_labels)

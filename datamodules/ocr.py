@@ -3,19 +3,18 @@
 Shapes: W words, T letters of the longest, 26 tags.
 """
 
-from hashlib import sha256
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import torch
-from pytorch_lightning.utilities import rank_zero_warn
 from torch import Tensor
 
 from datamodules.base import DeviceData, Split
 from datamodules.errors import DataMismatch
 from datamodules.readers.ocr import FOLDS, HEIGHT, LETTERS, WIDTH, Words, read_letters
 from datamodules.registry import data_set
-from datamodules.sources import Sources
+from datamodules.sources import Sources, unpack
 
 NAME = "ocr_letters"
 
@@ -42,6 +41,7 @@ class OCRLetters(DeviceData):
         seed: draws the order of the training words, with the epoch; and may choose the test fold.
         folder: where data is kept; left out, DATA_DIR or data/.
         mirror: a folder to read data from; left out, DATA_MIRROR or ../shared/data. Empty: none.
+        file: letters of your own in the layout of letter.data, in place of the published ones.
     """
 
     def __init__(
@@ -59,6 +59,7 @@ class OCRLetters(DeviceData):
         seed: int = 0,
         folder: str | None = None,
         mirror: str | None = None,
+        file: str | None = None,
     ) -> None:
         super().__init__(batch_size=batch_size, eval_batch_size=eval_batch_size, seed=seed)
         self.num_tags, self.num_words, self.num_letters = num_tags, num_words, num_letters
@@ -69,46 +70,49 @@ class OCRLetters(DeviceData):
                 f"test_fold is {self.test_fold} and validation_fold {validation_fold}: "
                 f"give two different folds of 0 to {FOLDS - 1}."
             )
+        self.own = Path(file) if file else None
         self.sources = Sources(folder, mirror)
 
     def missing(self) -> str | None:
         """See DeviceData.missing."""
-        return self.sources.missing(data_set(NAME))
+        if self.own is None:
+            return self.sources.missing(data_set(NAME))
+        return None if self.own.is_file() else f"There is no file {self.own} (--data.file). Correct the path."
 
     def prepare_data(self) -> None:
         """Download what is not here."""
-        self.sources.fetch(data_set(NAME))
+        if self.own is None:
+            self.sources.fetch(data_set(NAME))
 
     def load(self) -> dict[str, Split]:
         """Read the letters, compare their numbers with the configuration, pad the words and part them."""
-        data = data_set(NAME)
-        file = data.files["train"]
-        content = self.noted(file.name, self.sources.read(data, file))
-        words = read_letters(content, where=file.name)
-        self._check(words, file.reads_as)
+        name, content = self._file()
+        words = read_letters(self.noted(name, content), where=name)
+        self._check(words)
         groups = words.folds if self.protocol == "folds" else word_groups(words, self.split_seed)
         x, y, mask = padded(words)
         rows = {part: torch.from_numpy(index) for part, index in self._parts(groups).items()}
         return {part: Split(x[index], y[index], mask[index]) for part, index in rows.items()}
+
+    def _file(self) -> tuple[str, bytes]:
+        if self.own is not None:
+            return self.own.name, unpack(self.own)
+        data = data_set(NAME)
+        return data.files["train"].name, self.sources.read(data, data.files["train"])
 
     def _parts(self, groups: np.ndarray) -> dict[str, np.ndarray]:
         test, validation = groups == self.test_fold, groups == self.validation_fold
         parts = {"train": ~(test | validation), "validation": validation, "test": test}
         return {part: np.flatnonzero(chosen) for part, chosen in parts.items()}
 
-    def _check(self, words: Words, known: str) -> None:
+    def _check(self, words: Words) -> None:
         found = len(LETTERS), len(words.lengths), len(words.letters)
         told = self.num_tags, self.num_words, self.num_letters
         if found != told:
             raise DataMismatch(
-                "{} has {} tags, {:,} words, {:,} letters; ".format(NAME, *found)
+                "{} has {} tags, {:,} words, {:,} letters; ".format(self.own or NAME, *found)
                 + "the configuration says {}, {:,}, {:,}. ".format(*told)
                 + "Set --data.num_tags {} --data.num_words {} --data.num_letters {}.".format(*found)
-            )
-        if known and digest(words) != known:
-            rank_zero_warn(
-                f"{NAME} has the published number of words and letters, but is not the version that the "
-                "committed results were made with: numbers may differ."
             )
 
 
@@ -147,9 +151,3 @@ def padded(words: Words) -> tuple[Tensor, Tensor, Tensor]:
     x[mask] = torch.from_numpy(words.pixels)
     y[mask] = torch.from_numpy(np.eye(len(LETTERS), dtype=bool)[words.letters])
     return x, y, mask
-
-
-def digest(words: Words) -> str:
-    """A sha256 of all that is used of the file, whatever its ids are."""
-    parts = (words.pixels, words.letters, words.lengths, words.folds)
-    return sha256(b"".join(part.astype(np.uint8).tobytes() for part in parts)).hexdigest()

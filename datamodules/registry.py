@@ -18,8 +18,9 @@ class DataFile:
     """One file: name, size (0: unknown) and sha256 of the unpacked bytes, and the address it comes from.
 
     Where the sha256 is not known, git's blob id tells the file. `built_in`: this repository carries it.
-    `reads_as`: where versions of a file differ in what nobody reads, the sha256 of what is read. An address
-    that ends in .gz or .xz, unlike the name, is of the packed file.
+    `reads_as`: where versions of a file differ in what nobody reads, the sha256 of what is read, which any
+    version has to have if there is a sha256 too. An address that ends in .gz or .xz, unlike the name, is of
+    the packed file.
     """
 
     name: str

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from datamodules.carried import files_of_package, folds_csv
 from datamodules.download import download, write_whole
-from datamodules.errors import DataCorrupt, DataNotFound
+from datamodules.errors import DataCorrupt, DataNotFound, FormatError
+from datamodules.readers.ocr import read_letters
 from datamodules.registry import DataFile, DataSet
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -157,9 +158,21 @@ def check(file: DataFile, content: bytes) -> None:
         what = "truncated" if len(content) < file.size else "another version"
         raise DataCorrupt(f"{len(content):,} bytes, expected {file.size:,} ({what})")
     if file.sha256 and (found := hashlib.sha256(content).hexdigest()) != file.sha256:
-        raise DataCorrupt(f"sha256 {found}, expected {file.sha256}")
+        if not file.reads_as:
+            raise DataCorrupt(f"sha256 {found}, expected {file.sha256}")
+        _check_letters(file, content)
     if file.git_blob and (found := git_blob(content)) != file.git_blob:
         raise DataCorrupt(f"git blob id {found}, expected {file.git_blob}")
+
+
+def _check_letters(file: DataFile, content: bytes) -> None:
+    """Raise if another version of the handwritten letters does not read as the published one."""
+    try:
+        found = read_letters(content, where=file.name).digest()
+    except FormatError as error:
+        raise DataCorrupt(str(error)) from None
+    if found != file.reads_as:
+        raise DataCorrupt(f"its letters have sha256 {found}, expected {file.reads_as}")
 
 
 def git_blob(content: bytes) -> str:

@@ -1,17 +1,18 @@
 """Which rows are for training, validation and test."""
 
-import csv
 import re
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
-from datamodules.errors import DataMismatch, DataNotFound
+from datamodules.errors import DataMismatch, DataNotFound, FormatError, quoted
 from datamodules.sources import shown
 
 PARTS = ("train", "validation", "test")
 FOLDS_OF = {"train": range(1, 7), "validation": range(7, 9), "test": range(9, 11)}  # as SEAL
+HEADER = "file,row,fold"
+FOLD_ROW = re.compile(r"(.+),(\d{1,9}),(10|[1-9])", re.ASCII)
 FOLD_FILE = re.compile(r"fold[-_ ]?(\d+)\.arff(?:\.xz|\.gz)?$", re.IGNORECASE)
 
 Rows = dict[str, np.ndarray]
@@ -39,21 +40,36 @@ def by_files(lengths: Mapping[str, int], *, share: float, seed: int) -> Rows:
 
 
 def read_fold_table(content: bytes, lengths: Mapping[str, int], where: str) -> np.ndarray:
-    """The fold of each row from a table file,row,fold; `lengths` names the files in the order of the rows."""
+    """The fold of each row from a table file,row,fold; `lengths` names the files in the order of the rows.
+
+    Raises:
+        FormatError: with the line, where it is none of a file, a row of it and a fold of 1 to 10.
+        DataMismatch: a row is listed twice, or is not there.
+    """
     fold = np.zeros(sum(lengths.values()), int)
-    starts = dict(zip(lengths, np.cumsum([0, *lengths.values()]), strict=False))
-    for line, row in enumerate(csv.DictReader(content.decode().splitlines()), 2):
-        try:
-            if not 0 <= int(row["row"]) < lengths[row["file"]]:
-                raise ValueError
-            fold[starts[row["file"]] + int(row["row"])] = int(row["fold"])
-        except (KeyError, ValueError, TypeError):
+    starts = dict(zip(lengths, np.cumsum([0, *lengths.values()]).tolist(), strict=False))
+    head, *lines = content.decode("utf-8-sig", errors="replace").splitlines() or [""]
+    if head != HEADER:
+        raise FormatError(f"{where}, line 1: {quoted(head)} has to be the header {HEADER}.")
+    for number, line in enumerate(lines, 2):
+        found = FOLD_ROW.fullmatch(line)
+        if not found or int(found[2]) >= lengths.get(found[1], 0):
             raise DataMismatch(
-                f"{where}, line {line}: {','.join(map(str, row.values()))} is no row of {', '.join(lengths)}."
-            ) from None
-    if not np.isin(fold, range(1, 11)).all():
+                f"{where}, line {number}: {quoted(line)} is no row of {', '.join(lengths)} with its fold, "
+                "1 to 10. Correct this line."
+            )
+        row = starts[found[1]] + int(found[2])
+        if fold[row]:
+            raise DataMismatch(
+                f"{where}, line {number}: row {found[2]} of {found[1]} is listed twice. Drop one of the two."
+            )
+        fold[row] = int(found[3])
+    if not fold.all():
+        absent = int(np.argmin(fold))
+        name = [file for file in lengths if starts[file] <= absent][-1]
         raise DataMismatch(
-            f"{where} does not put every row of {', '.join(lengths)} into one of the folds 1 to 10."
+            f"{where} does not put every row of {', '.join(lengths)} into one of the folds 1 to 10: "
+            f"row {absent - starts[name]} of {name} is not there."
         )
     return fold
 

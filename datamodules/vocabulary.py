@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from datamodules.errors import DataNotFound, FormatError
+from datamodules.errors import DataNotFound, FormatError, quoted
 
 PADDING, UNKNOWN = 0, 1
 SENNA_FILES = ("words.lst", "embeddings.txt")
@@ -139,24 +139,25 @@ def _pick(
     """Check the length of every line from `first` on, and parse those that are wanted."""
     for index in range(first, len(names)):
         if numbers[index].count(b" ") != num_dims - 1 and (names[index] or numbers[index]):
-            _check(numbers[index], num_dims, f"{where}, line {index + 1}", is_first=index == first)
+            place = f"{where}, line {index + 1}"
+            _check(names[index], numbers[index], num_dims, place, is_first=index == first)
     sought = {word.encode() for word in wanted} if wanted is not None else set(names) - {b""}
     found = {names[index]: index for index in range(len(names) - 1, first - 1, -1) if names[index] in sought}
-    cells = b" ".join(numbers[index] for index in found.values()).split()
+    rows = [numbers[index].split() for index in found.values()]
     try:
-        table = np.array(list(map(float, cells))).reshape(len(found), num_dims)
-        if (np.abs(table) <= LARGEST).all():
-            rows = zip(found, table.astype(np.float32), strict=True)
-            return {name.decode(): row for name, row in rows}
+        table = np.array([list(map(float, row)) for row in rows]).reshape(len(found), num_dims)
+        if (np.abs(table) <= LARGEST).all() and not any(b"_" in numbers[index] for index in found.values()):
+            words = [name.decode() for name in found]
+            return dict(zip(words, table.astype(np.float32), strict=True))
     except ValueError:
         pass
     for index in sorted(found.values()):
-        _check(numbers[index], num_dims, f"{where}, line {index + 1}")
+        _check(names[index], numbers[index], num_dims, f"{where}, line {index + 1}")
     raise AssertionError("some line is wrong")
 
 
-def _check(numbers: bytes, num_dims: int, place: str, *, is_first: bool = False) -> None:
-    """Raise what is wrong with the numbers of one line; the first says what size the others have."""
+def _check(word: bytes, numbers: bytes, num_dims: int, place: str, *, is_first: bool = False) -> None:
+    """Raise what is wrong with a line, its numbers first; the first line says what size the others have."""
     cells = numbers.split()
     if len(cells) != num_dims:
         other = f"Take a file of {num_dims}-d vectors, or say --data.num_dims {len(cells)}."
@@ -166,9 +167,12 @@ def _check(numbers: bytes, num_dims: int, place: str, *, is_first: bool = False)
         )
     for cell in cells:
         try:
-            fits = abs(float(cell)) <= LARGEST
+            fits = abs(float(cell)) <= LARGEST and b"_" not in cell
         except ValueError:
             fits = False
         if not fits:
-            shown = cell.decode(errors="replace")[:40]
-            raise FormatError(f"{place}: {shown!r} is no finite number. Correct this line.")
+            raise FormatError(f"{place}: {quoted(cell)} is no finite number. Correct this line.")
+    try:
+        word.decode()
+    except UnicodeDecodeError:
+        raise FormatError(f"{place}: the word is not UTF-8. Correct this line.") from None

@@ -2,6 +2,7 @@
 
 import gzip
 import string
+import time
 from collections.abc import Callable
 
 import arff as liac
@@ -119,6 +120,7 @@ BROKEN = [
     ("{0}\n", 7, "pairs of an attribute's index and its value"),
     ("{0 1 2, 2}\n", 7, "pairs of an attribute's index and its value"),
     ("{x 1}\n", 7, "index is not a whole number"),
+    ("{1_0 1}\n", 7, "index is not a whole number"),
     ("{0 nan}\n", 7, "a is 'nan'"),
     ("{1 w}\n", 7, "b is 'w'"),
     ("{2 5}\n", 7, "l is '5'"),
@@ -144,6 +146,14 @@ BROKEN_HEADERS = [
     ("", "no @data line"),
     ("@attribute a numeric\n@attribute l {0,1}\n@data\n1,0\n", "how many of the 2 attributes are labels"),
     ("@relation 'x: -C 3'\n@attribute a numeric\n@data\n1\n", "3 labels leave no features"),
+    (
+        "@attribute a numeric\n@attribute 'a' {0,1}\n@data\n1\n",
+        "line 2: the attribute 'a' is declared in line 1",
+    ),
+    (
+        "@attribute a hierarchical " + "1/" * 60 + "1\n@data\n1\n",
+        "line 1: a class of a has more than 50 levels",
+    ),
 ]
 
 
@@ -152,6 +162,42 @@ def test_a_broken_header_is_named_with_its_line(text: str, says: str) -> None:
     with pytest.raises(ArffError) as error:
         read(text)
     assert says in str(error.value)
+
+
+def test_published_attributes_may_share_a_name() -> None:
+    text = "@attribute a numeric\n@attribute a numeric\n@attribute l {0,1}\n@data\n1,2,0\n"
+    table = read_arff(text.encode(), where="x.arff", num_labels=1, repeats=True)
+    assert [feature.name for feature in table.features] == ["a", "a"]
+
+
+LONG = [
+    (f"@relation {':' * 1_000_000}\n@attribute a\n", "line 2"),
+    (f"@relation :{'-C ' * 300_000}\n@attribute a\n", "line 2"),
+    ("@attribute a {u,'v'" + " " * 200_000 + "w}\n@data\n", "a quote is not closed, or not set around"),
+    ("@attribute a {u," + "v " * 100_000 + "'}\n@data\n", "the attribute a has the type"),
+    ("@attribute a {" + " " * 200_000 + "'u}\n@data\n", "the attribute a has the type"),
+    ("@attribute a numeric [" + "] " * 100_000 + "x\n@data\n", "the attribute a has the type"),
+    (f"@attribute {'a' * 500_000} string\n@data\n", f"the attribute {'a' * 40}... has the type 'string'"),
+    (f"@attribute a {{u, {'v' * 500_000}}}\n@data\n{'w' * 500_000}\n", "is 'www"),
+    ("@attribute a {u}\n@attribute b {u}\n@data\n" + "u," * 200_000 + "\n", "200001 values"),
+    ("@attribute a {u}\n@data\n" + " " * 200_000 + "u" + " " * 200_000 + "'\n", "a quote is not closed"),
+    ("@attribute a {u, v}\n@data\n" + "u\n" * 50_000 + "w\n", "line 50003: a is 'w'"),
+]
+
+
+@pytest.mark.parametrize(("text", "says"), LONG, ids=range(len(LONG)))
+def test_long_lines_take_no_long_time_and_are_not_said_whole(text: str, says: str) -> None:
+    began = time.process_time()
+    with pytest.raises(ArffError) as error:
+        read(text, num_labels=1)
+    assert says in str(error.value) and len(str(error.value)) < 500
+    assert time.process_time() - began < 10
+
+
+def test_a_value_with_many_blanks_in_it_is_read() -> None:
+    value = "u" + " " * 200_000 + "v"
+    text = f"@attribute a {{{value}, w}}\n@attribute l {{0,1}}\n@data\n{value},1\n w ,0\n'w' ,0\n"
+    assert read(text, num_labels=1).x.ravel().tolist() == [0, 1, 1]
 
 
 def test_a_label_that_is_declared_as_something_else_is_refused() -> None:
@@ -195,7 +241,8 @@ def tables(draw: Callable) -> tuple[list, list, list[list], int]:
         draw(st.integers(1, 3)),
         draw(st.integers(1, 5)),
     )
-    names = draw(st.lists(NAMES, min_size=num_features + num_labels, max_size=num_features + num_labels))
+    width = num_features + num_labels
+    names = draw(st.lists(NAMES, min_size=width, max_size=width, unique=True))
     domain = st.none() | st.lists(NAMES, min_size=1, max_size=4, unique=True)
     domains = [draw(domain) for _ in range(num_features)] + [["0", "1"]] * num_labels
     number = st.floats(-1e6, 1e6, width=32)

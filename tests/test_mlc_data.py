@@ -10,7 +10,7 @@ import yaml
 from scipy.sparse import csr_array
 
 from datamodules.encode import ENCODINGS, Filler
-from datamodules.errors import DataMismatch, DataNotFound
+from datamodules.errors import DataMismatch, DataNotFound, FormatError
 from datamodules.generated import GeneratedData
 from datamodules.mlc import MultiLabelData
 from datamodules.readers.arff_header import Attribute
@@ -208,17 +208,26 @@ def test_a_part_without_a_file_is_a_share_of_the_training_rows() -> None:
 @pytest.mark.parametrize(
     ("table", "says"),
     [
-        ("a.arff,0,1\na.arff,9,1\n", r"line 3: a\.arff,9,1 is no row"),
+        ("a.arff,0,1\na.arff,9,1\n", r"line 3: 'a\.arff,9,1' is no row"),
+        ("a.arff,0,1\na.arff,1,2\na.arff,0,3\n", r"line 4: row 0 of a\.arff is listed twice"),
+        ("a.arff,0,1\na.arff,0_1,2\n", r"line 3: 'a\.arff,0_1,2' is no row"),
+        ("a.arff,0,1\na.arff,1," + "9" * 200_000 + "\n", r"line 3: 'a\.arff,1,9{31}\.\.\.' is no row"),
+        ("a.arff,0,1\n\xff,1,2\n", "line 3: .* is no row"),
         ("b.arff,0,1\n", "line 2"),
         ("a.arff,x,1\n", "line 2"),
         ("a.arff\n", "line 2"),
-        ("a.arff,0,1\n", "does not put every row"),
-        ("a.arff,0,1\na.arff,1,11\n", "does not put every row"),
+        ("a.arff,0,1\n", r"does not put every row .*: row 1 of a\.arff is not there"),
+        ("a.arff,0,1\na.arff,1,11\n", "line 3: .* its fold, 1 to 10"),
     ],
 )
 def test_a_table_of_folds_that_does_not_fit_is_refused(table: str, says: str) -> None:
     with pytest.raises(DataMismatch, match=says):
-        read_fold_table(f"file,row,fold\n{table}".encode(), {"a.arff": 2}, "folds")
+        read_fold_table(f"file,row,fold\n{table}".encode("latin-1"), {"a.arff": 2}, "folds")
+
+
+def test_a_table_of_folds_without_its_header_is_refused() -> None:
+    with pytest.raises(FormatError, match=r"line 1: 'a\.arff,0,1' has to be the header file,row,fold"):
+        read_fold_table(b"a.arff,0,1\na.arff,1,1\n", {"a.arff": 2}, "folds")
 
 
 def write(path: Path, text: str) -> str:

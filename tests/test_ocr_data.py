@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from datamodules.errors import DataCorrupt, DataError, DataMismatch, DataNotFound, FormatError
-from datamodules.ocr import OCRLetters, digest, fold_of_seed, padded, word_groups
+from datamodules.ocr import OCRLetters, fold_of_seed, padded, word_groups
 from datamodules.readers.ocr import Words, read_letters
 from datamodules.registry import data_set
+from datamodules.sources import Sources, check
 
 CONF = Path(__file__).resolve().parent.parent / "conf" / "data"
 WORDS_OF_FOLDS = [626, 704, 684, 698, 693, 651, 739, 717, 690, 675]
@@ -67,7 +68,7 @@ def test_the_real_file_has_its_published_counts(real: Words) -> None:
     assert (real.lengths.min(), real.lengths.max()) == (3, 14)
     assert set(real.letters.tolist()) == set(range(26))
     assert real.spelled()[0] == "ommanding"
-    assert digest(real) == data_set("ocr_letters").files["train"].reads_as
+    assert real.digest() == data_set("ocr_letters").files["train"].reads_as
 
 
 def test_the_splits_are_folds_with_zeros_behind_each_word() -> None:
@@ -182,6 +183,10 @@ def changed(index: int, column: int, cell: str) -> list[list[str]]:
         (changed(0, 2, "1.0"), r"line 1: next_id is '1\.0', which is no whole number"),
         (changed(0, 2, "NaN"), r"line 1: next_id is 'NaN'"),
         (changed(0, 0, "9" * 30), r"line 1: id is '9+', which is no whole number"),
+        (changed(0, 0, "1_0"), r"line 1: id is '1_0', which is no whole number"),
+        (changed(0, 2, "+2"), r"line 1: next_id is '\+2', which is no whole number"),
+        (changed(0, 5, "\u0660"), r"line 1: fold is .*, which is no whole number"),
+        (changed(1, 1, "b" * 1_000_000), r"line 2: the letter is 'b{40}\.\.\.'; it has to be"),
         (changed(2, 0, "1"), r"line 3: the id 1 is that of line 1 too"),
         (changed(2, 2, "2"), r"line 3: next_id is 2, as in line 1"),
         (changed(1, 2, "1"), r"line 1: next_id leads round in a circle"),
@@ -216,18 +221,44 @@ def placed(folder: Path, content: bytes) -> dict[str, str]:
     return {"folder": str(folder), "mirror": ""}
 
 
-def test_another_version_of_the_file_is_read_with_a_warning(tmp_path: Path) -> None:
-    content = drawn(["ab", "cd", "e", "b"], [9, 8, 0, 0])
-    places = placed(tmp_path, gzip.compress(content))
-    data = OCRLetters(num_words=4, num_letters=6, **places)
-    with pytest.warns(UserWarning, match="not the version"):
-        data.setup()
+def own(folder: Path, content: bytes) -> dict[str, str]:
+    (folder / "my.data.gz").write_bytes(content)
+    return {"file": str(folder / "my.data.gz"), "mirror": ""}
+
+
+def test_letters_of_ones_own_are_named(tmp_path: Path) -> None:
+    mine = own(tmp_path, gzip.compress(drawn(["ab", "cd", "e", "b"], [9, 8, 0, 0])))
+    data = OCRLetters(num_words=4, num_letters=6, **mine)
+    assert data.missing() is None
+    data.prepare_data()
+    data.setup()
     assert [len(split.x) for split in data.splits.values()] == [2, 1, 1]
     with pytest.raises(DataMismatch, match=r"4 words, 6 letters; .*--data\.num_words 4"):
-        OCRLetters(**places).setup()
+        OCRLetters(**mine).setup()
+    assert "There is no file my.data" in str(OCRLetters(file="my.data").missing())
 
 
-@pytest.mark.filterwarnings("ignore:.*not the version.*")
+def test_the_published_letters_may_have_other_ids_and_nothing_else_of_their_own(tmp_path: Path) -> None:
+    data, file = data_set("ocr_letters"), data_set("ocr_letters").files["train"]
+    assert file.url.startswith("https://")
+    content = configured().sources.read(data, file)
+    check(file, content)
+    first, _, rest = content.partition(b"\n")
+    _, letter, *cells = first.split(b"\t")
+    other_id = b"\t".join([b"99999", letter, *cells, b""]) + b"\n" + rest  # a tab ends the original's lines
+    sources = Sources(**placed(tmp_path, gzip.compress(other_id, 1)))
+    assert sources.read(data, file) == other_id
+    other_pixel = first[:-1] + (b"0" if first.endswith(b"1") else b"1") + b"\n" + rest
+    placed(tmp_path, gzip.compress(other_pixel, 1))
+    with pytest.raises(
+        DataCorrupt, match=r"not the file it should be: its letters have sha256 .* expected 2a49"
+    ):
+        sources.read(data, file)
+    placed(tmp_path, gzip.compress(other_id[:4] + b"_" + other_id[5:], 1))
+    with pytest.raises(DataCorrupt, match=r"line 1: id is '9999_'"):
+        sources.read(data, file)
+
+
 def test_a_file_that_is_absent_cut_off_or_lacks_a_fold_is_told(tmp_path: Path) -> None:
     absent = OCRLetters(folder=str(tmp_path), mirror="")
     assert "letter.data" in str(absent.missing()) and "btaskar" in str(absent.missing())
@@ -237,4 +268,4 @@ def test_a_file_that_is_absent_cut_off_or_lacks_a_fold_is_told(tmp_path: Path) -
     with pytest.raises(DataCorrupt, match="truncated or damaged"):
         OCRLetters(**placed(tmp_path, content[:-9])).setup()
     with pytest.raises(DataError, match="No row is left for train"):
-        OCRLetters(num_words=1, num_letters=2, **placed(tmp_path, content)).setup()
+        OCRLetters(num_words=1, num_letters=2, **own(tmp_path, content)).setup()

@@ -119,11 +119,20 @@ def test_wanted_words_are_read_and_others_are_not() -> None:
         (GLOVE.replace(b"2", b"two"), r"line 1: 'two' is no finite number"),
         (GLOVE.replace(b"-1e-2", b"nan"), r"line 2: 'nan' is no finite number"),
         (GLOVE.replace(b"-1e-2", b"1e99"), r"line 2: '1e99' is no finite number"),
+        (GLOVE.replace(b"-1e-2", b"1_0"), r"line 2: '1_0' is no finite number"),
+        (b"the 1  2\n, 1 2 3\t4\n", r"line 1: 2 numbers"),
     ],
 )
 def test_a_file_of_vectors_that_is_wrong_is_refused_with_its_line(content: bytes, says: str) -> None:
     with pytest.raises(FormatError, match=f"^glove.txt, {says}"):
         read_vectors(content, {"the", ",", "aé"}, 3, where="glove.txt")
+
+
+def test_a_word_that_is_not_utf8_is_refused_with_its_line() -> None:
+    content = b"the 1 2 3\n\xff 1 2 3\n"
+    assert set(read_vectors(content, {"the"}, 3, where="a")) == {"the"}
+    with pytest.raises(FormatError, match=r"^a, line 2: the word is not UTF-8"):
+        read_vectors(content, None, 3, where="a")
 
 
 @given(st.binary(max_size=40) | st.text("a1. -e\n", max_size=40).map(str.encode), st.integers(1, 3))

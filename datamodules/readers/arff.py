@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.sparse import csr_array
 
-from datamodules.errors import ArffError
+from datamodules.errors import ArffError, quoted, short
 from datamodules.readers.arff_header import Attribute, Header, read_header
 from datamodules.readers.arff_rows import Rows, read_rows
 
@@ -28,14 +28,15 @@ class ArffTable:
     y: np.ndarray
 
 
-def read_arff(content: bytes, *, where: str, num_labels: int = 0) -> ArffTable:
+def read_arff(content: bytes, *, where: str, num_labels: int = 0, repeats: bool = False) -> ArffTable:
     """Read a file. The labels are the last `num_labels` attributes (Mulan), unless the relation says `-C n`.
 
     MEKA's `-C n` puts n labels first, `-C -n` puts them last; a Clus class attribute brings its own labels.
-    `where` is the file's name, for the errors.
+    `where` is the file's name, for the errors. `repeats`: attributes may share a name, as two of the
+    published expr_FUN do; otherwise that is refused as a mistake.
     """
     lines = _decode(content).split("\n")
-    header = read_header(lines, where)
+    header = read_header(lines, where, repeats=repeats)
     rows = read_rows(lines, header, where)
     if header.hierarchy is not None:
         return _hierarchical(header, rows, where)
@@ -83,15 +84,15 @@ def _answers(labels: tuple[Attribute, ...], rows: Rows, first: int, where: str) 
     for label in labels:
         if label.values is not None and not set(label.values) <= {"0", "1"}:
             raise ArffError(
-                f"{where}, line {label.line}: the label {label.name} is declared {label.domain}; a label is "
-                "{0,1}. Correct the declaration, or num_labels if this is a feature."
+                f"{where}, line {label.line}: the label {short(label.name)} is declared {label.domain}; "
+                "a label is {0,1}. Correct the declaration, or num_labels if this is a feature."
             )
     block = rows.values[:, first : first + len(labels)]
     bad = _first_beside_0_and_1(block)
     if bad is not None:
         row, column, value = bad
         raise ArffError(
-            f"{where}, line {rows.lines[row]}: the label {labels[column].name} is "
+            f"{where}, line {rows.lines[row]}: the label {short(labels[column].name)} is "
             f"{'missing' if np.isnan(value) else f'{value:g}'}; a label is 0 or 1. Correct or drop the row."
         )
     y = block.astype(np.uint8) if isinstance(block, np.ndarray) else block.astype(np.uint8).toarray()
@@ -124,8 +125,8 @@ def _hierarchical(header: Header, rows: Rows, where: str) -> ArffTable:
         for name in classes.split("@"):
             if name not in known:
                 raise ArffError(
-                    f"{where}, line {rows.lines[row]}: the class {name!r} is not among the {len(known)} "
-                    "that the header declares. Correct the row or the declaration."
+                    f"{where}, line {rows.lines[row]}: the class {quoted(name)} is not among the "
+                    f"{len(known)} that the header declares. Correct the row or the declaration."
                 )
             y[row, [place[above] for above in _lineage(name)]] = 1
     kept = [i for i in range(len(header.attributes)) if i != header.hierarchy]

@@ -1,7 +1,7 @@
 """The rows of an ARFF file as one matrix.
 
-Rows are parsed in blocks by built-ins that loop in C. When a block does not parse, it is parsed again row by
-row, which finds the line to name in the error.
+Rows are parsed in blocks by built-ins that loop in C. When a block does not parse, its halves are, and so on,
+which finds the line to name in the error.
 """
 
 import re
@@ -12,7 +12,7 @@ from itertools import chain, compress
 import numpy as np
 from scipy.sparse import csr_array
 
-from datamodules.errors import ArffError
+from datamodules.errors import ArffError, quoted, short
 from datamodules.readers.arff_header import QUOTED, Attribute, Bad, Header, split_cells, unquote
 
 CELLS_OF_A_BLOCK = 1_000_000
@@ -56,12 +56,11 @@ def _parse(take: Callable[[list[str]], None], rows: list[str], numbers: np.ndarr
     try:
         take(rows)
     except Bad as error:
-        for row, number in zip(rows, numbers, strict=True):
-            try:
-                take([row])
-            except Bad as reason:
-                raise ArffError(f"{where}, line {number}: {reason}. Correct or drop this row.") from None
-        raise ArffError(f"{where}, lines {numbers[0]} to {numbers[-1]}: {error}.") from None
+        if len(rows) == 1:
+            raise ArffError(f"{where}, line {numbers[0]}: {error}. Correct or drop this row.") from None
+        half = len(rows) // 2
+        for part in (slice(half), slice(half, None)):
+            _parse(take, rows[part], numbers[part], where)
 
 
 class _DenseRows:
@@ -150,6 +149,8 @@ class _SparseRows:
         return tokens, counts
 
     def _columns(self, tokens: list[str]) -> np.ndarray:
+        if "_" in "".join(tokens):
+            raise Bad("an attribute's index is not a whole number")
         try:
             columns = np.array(list(map(int, tokens)), np.int64)
         except (ValueError, OverflowError):
@@ -183,7 +184,9 @@ def _values(attribute: Attribute, cells: Sequence[str]) -> np.ndarray:
 def _code(attribute: Attribute, cell: str) -> float:
     code = attribute.codes.get(cell)
     if code is None and cell != "?":
-        raise Bad(f"{attribute.name} is {cell!r}, which is not among its values {attribute.domain}")
+        raise Bad(
+            f"{short(attribute.name)} is {quoted(cell)}, which is not among its values {attribute.domain}"
+        )
     return np.nan if code is None else code
 
 
@@ -195,5 +198,7 @@ def _number(attribute: Attribute, cell: str) -> float:
     except ValueError:
         number = np.nan
     if not abs(number) <= LARGEST:
-        raise Bad(f"{attribute.name} is {cell!r}, which is no number; ? stands for a missing value")
+        raise Bad(
+            f"{short(attribute.name)} is {quoted(cell)}, which is no number; ? stands for a missing value"
+        )
     return number

@@ -10,7 +10,7 @@ from itertools import chain, compress
 
 import numpy as np
 
-from datamodules.errors import FormatError
+from datamodules.errors import FormatError, quoted
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,9 @@ def read_sentences(
     rows = [line.split() for line in content.removeprefix(b"\xef\xbb\xbf").split(b"\n")]
     for number, row in enumerate(rows, 1):
         if row and len(row) != num_columns:
-            raise _bad(where, number, f"{len(row)} columns, a token has {num_columns}: {_shown(row)}")
+            raise _bad(
+                where, number, f"{len(row)} columns, a token has {num_columns}: {quoted(b' '.join(row))}"
+            )
     tokens = [row for row in rows if row]
     if not tokens:
         raise FormatError(f"{where}: there is no token in it. Is the file truncated?")
@@ -61,9 +63,7 @@ def read_sentences(
     if tags and not set(columns[-1]) <= set(tags):
         known = {tag.encode() for tag in tags}
         number, row = next((n, row) for n, row in enumerate(rows, 1) if row and row[-1] not in known)
-        raise _bad(
-            where, number, f"the tag {row[-1].decode()!r} is none of the {len(known)}: {_listed(tags)}"
-        )
+        raise _bad(where, number, f"the tag {quoted(row[-1])} is none of the {len(known)}: {_listed(tags)}")
     empty = np.flatnonzero([not row for row in [*rows, []]])
     lengths = np.diff(empty, prepend=-1) - 1
     return Sentences(columns, lengths[lengths > 0])
@@ -90,11 +90,6 @@ def _first_undecodable(rows: list[list[bytes]]) -> int:
 def _listed(tags: Collection[str]) -> str:
     names = list(tags)
     return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
-
-
-def _shown(row: list[bytes]) -> str:
-    text = b" ".join(row).decode(errors="replace")
-    return repr(text[:40] + "..." if len(text) > 40 else text)
 
 
 def _bad(where: str, number: int, reason: str) -> FormatError:
