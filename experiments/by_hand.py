@@ -39,6 +39,7 @@ def train(arguments: list[str] | None, tell: Tell) -> tuple[store.Record, Path]:
                     f"{folder} is in use by another process. Wait for it, or choose another --run_dir."
                 )
             if first:
+                store.clear(folder)
                 _refuse_another(cli, folder)
             record = _run(cli, tell)
     except OSError as error:

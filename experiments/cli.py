@@ -4,6 +4,7 @@ The one place that knows LightningCLI. Files are layered left to right, conf/tra
 all; `${...}` is resolved after merging, so a reference may point into another file.
 """
 
+import hashlib
 import json
 import logging
 import re
@@ -21,8 +22,9 @@ from pytorch_lightning import LightningDataModule, LightningModule, Trainer
 from pytorch_lightning.cli import LightningArgumentParser, LightningCLI
 from torch import nn
 
+from experiments import slurm
 from experiments.advice import NET, advise, mentions
-from experiments.epochs import EpochLog
+from experiments.epochs import EpochLog, InPlace
 from experiments.errors import ConfigError
 
 BASE = Path("conf/trainer/default.yaml")
@@ -75,9 +77,13 @@ class TrainCLI(LightningCLI):
             raise ConfigError(advise(parser, str(error), config_files(self.given))) from None
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
-        """Add what keeps the run's files."""
-        trainer = super().instantiate_trainer(**kwargs)
-        self.log = EpochLog(Path(self.config["run_dir"]))
+        """Add what keeps the run's files, and keeps them in its folder."""
+        folder = self.config["run_dir"]
+        if self.config["trainer"]["default_root_dir"] not in (None, folder):
+            raise ConfigError("Leave --trainer.default_root_dir out: all files of a run go to its --run_dir.")
+        trainer = super().instantiate_trainer(**kwargs | {"default_root_dir": folder})
+        trainer.strategy.checkpoint_io = InPlace()
+        self.log = EpochLog(Path(folder))
         trainer.callbacks.append(self.log)  # type: ignore[attr-defined]  # Lightning sets it elsewhere
         return trainer
 
@@ -137,11 +143,15 @@ def _refuse_unused_net(arguments: list[str]) -> None:
 
 
 def by_hand_folder(arguments: list[str]) -> str:
-    """runs/by_hand/<name of the scheme's file>-<time>; conf/scheme/infnet/stacked.yaml is infnet-stacked."""
+    """runs/by_hand/<name of the scheme's file>-<time>; conf/scheme/infnet/stacked.yaml is infnet-stacked.
+
+    In a batch job of SLURM it ends in the job and a hash of the command instead: requeued, it finds its run.
+    """
     files = [Path(name).with_suffix("") for name in config_files(arguments)]
     schemes = [f.parts[f.parts.index("scheme") + 1 :] for f in files if "scheme" in f.parts]
     name = "-".join(schemes[-1]) if schemes else files[-1].name if files else "run"
-    return str(BY_HAND / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}")
+    job, command = slurm.batch_job(), hashlib.sha256(repr(arguments).encode()).hexdigest()[:8]
+    return str(BY_HAND / f"{name}-{f'{job}-{command}' if job else time.strftime('%Y%m%d-%H%M%S')}")
 
 
 def config_files(arguments: list[str]) -> list[str]:

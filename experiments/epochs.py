@@ -1,14 +1,17 @@
 """What a run writes each epoch: last.ckpt to go on from, progress.json to watch, metrics.csv to plot."""
 
 import csv
+import io
 import json
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
 from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Checkpoint, EarlyStopping, ModelCheckpoint
+from pytorch_lightning.plugins.io import TorchCheckpointIO
 from pytorch_lightning.utilities import rank_zero_only
 
 from experiments import starts, store
@@ -95,7 +98,7 @@ class EpochLog(Checkpoint):
         due = time.monotonic() - self.saved > self.cost / SAVING
         if trainer.strategy.broadcast(due or best != self.best or bool(why_ended(trainer))):
             began = time.monotonic()
-            save_whole(trainer, self.last)
+            trainer.save_checkpoint(self.last)
             self.best, self.saved, self.cost = best, time.monotonic(), time.monotonic() - began
         self._tell(trainer)
 
@@ -104,14 +107,15 @@ class EpochLog(Checkpoint):
         names = list(dict.fromkeys(name for row in self.rows for name in row))
         path = self.folder / "metrics.csv"
         whole = names != self.header
-        try:
-            with path.open("w" if whole else "a", newline="") as file:
-                writer = csv.DictWriter(file, names)
-                if whole:
-                    writer.writeheader()
-                writer.writerows(self.rows if whole else self.rows[-1:])
-        except OSError as error:
-            raise store.StoreError(store.explain(error, path)) from error
+        text = io.StringIO()
+        writer = csv.DictWriter(text, names)
+        if whole:
+            writer.writeheader()
+        writer.writerows(self.rows if whole else self.rows[-1:])
+        if whole:
+            store.write(path, text.getvalue(), sure=False)
+        else:
+            store.append(path, text.getvalue())
         self.header = names
 
     @rank_zero_only
@@ -135,13 +139,20 @@ class EpochLog(Checkpoint):
             self.tell(progress)
 
 
-def save_whole(trainer: Trainer, path: Path) -> None:
-    """Save a checkpoint that is never there by half; all processes call this, and go on when it is there."""
-    part = path.with_suffix(".part")
-    trainer.save_checkpoint(part)  # goes through the system's folder for temporary files, in two steps
-    if trainer.is_global_zero:
-        part.replace(path)
-    trainer.strategy.barrier()
+class InPlace(TorchCheckpointIO):
+    """Writes checkpoints beside where they belong, so that they are never there by half.
+
+    Lightning's own go through the system's folder for temporary files, and are left there by a kill.
+    """
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: str | Path, storage_options: object = None
+    ) -> None:
+        """Write a new version, then let it take the file's place."""
+        content = io.BytesIO()
+        torch.save(checkpoint, content)
+        with store.replacing(Path(path)) as part:
+            part.write_bytes(content.getbuffer())
 
 
 def best_so_far(trainer: Trainer) -> tuple[str, float | None]:

@@ -43,7 +43,8 @@ class Outcome:
 
 def execute(job: Job, answer: Connection) -> None:
     """Entry of the worker process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher decides what Ctrl-C means
+    for sign in (signal.SIGINT, signal.SIGUSR1):
+        signal.signal(sign, signal.SIG_IGN)  # the launcher decides what Ctrl-C means, and a notice of SLURM
     threading.Thread(target=_die_with_launcher, daemon=True).start()
     folder = store.run_dir(job.id)
     try:
@@ -80,6 +81,7 @@ def run(job: Job, folder: Path) -> Outcome:
 
 def prepare(job: Job, folder: Path) -> None:
     """Leave in the folder only what a killed run may go on from."""
+    store.clear(folder)
     failed = store.read_json(folder / "progress.json") or {}
     broken = failed.get("state") == "failed" and not failed.get("resumable")
     if job.fresh or broken or not store.checkpoint(job.id).exists():

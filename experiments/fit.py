@@ -99,9 +99,7 @@ def _fit(cli: TrainCLI) -> dict[str, Any]:
     ended = kept.get("training_ended", "")
     if not ended or ended.startswith("max_epochs"):  # there may be more epochs now
         if kept and _follow(kept, cli.trainer) and cli.trainer.is_global_zero:
-            part = last.with_suffix(".part")
-            torch.save(kept, part)
-            part.replace(last)
+            cli.trainer.strategy.checkpoint_io.save_checkpoint(kept, last)
         start = str(last) if kept else None
         cli.trainer.fit(cli.model, datamodule=cli.datamodule, ckpt_path=start, weights_only=True)
         kept = _load_if_whole(cli.log.last)

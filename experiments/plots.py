@@ -47,7 +47,8 @@ def _draw(figure: Figure, summary: Summary) -> list[Path]:
         files = [figure_file(summary.table.name, figure.name, kind) for kind in ("png", "svg")]
         for path in files:
             metadata = {"Date": None} if path.suffix == ".svg" else {"Software": None}
-            canvas.savefig(path, dpi=150, metadata=metadata)
+            with store.replacing(path) as part:
+                canvas.savefig(part, format=path.suffix[1:], dpi=150, metadata=metadata)
         return files
     finally:
         pyplot.close(canvas)

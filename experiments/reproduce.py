@@ -63,6 +63,9 @@ def reproduce(selection: Selection, console: Console) -> int:
     """Run what is left of a table and render it; the exit code."""
     plan = plan_of(selection, console, fetch=True)
     table, jobs = plan.table, selection.jobs or workers.cores()
+    store.sweep(store.RESULTS, older=60)  # unlike a run's, its files may be written by others just now
+    for run in plan.runs:
+        store.tidy(store.run_dir(run.id))
     adopt_finished(plan, console.print)
     keep_state(plan)
     launch = Launch(

@@ -8,8 +8,9 @@ import errno
 import fcntl
 import json
 import os
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -138,20 +139,43 @@ def write_json(path: Path, tree: dict[str, Any]) -> None:
 
 
 def write(path: Path, text: str, *, sure: bool = True) -> None:
-    """Replace a file at once: it is never there by half, and if `sure` it outlives a power cut."""
+    """Replace a file by a text; if `sure`, it outlives a power cut."""
+    with replacing(path) as part, part.open("w") as file:
+        file.write(text)
+        file.flush()
+        if sure:
+            os.fsync(file.fileno())
+
+
+def append(path: Path, text: str) -> None:
+    """Add to the end of a file."""
+    try:
+        with path.open("a") as file:
+            file.write(text)
+    except OSError as error:
+        raise StoreError(explain(error, path)) from error
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Where to write what then takes the place of a file at once: it is never there by half."""
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with part.open("w") as file:
-            file.write(text)
-            file.flush()
-            if sure:
-                os.fsync(file.fileno())
+        yield part
         part.replace(path)
     except OSError as error:
         raise StoreError(explain(error, path)) from error
     finally:
         part.unlink(missing_ok=True)
+
+
+def sweep(folder: Path, *, older: float = 0.0) -> None:
+    """Remove what killed processes left half written, if nobody has touched it for so many seconds."""
+    for part in folder.glob("*.part"):
+        with suppress(FileNotFoundError):  # finished, or swept by another
+            if time.time() - part.lstat().st_mtime >= older:
+                part.unlink()
 
 
 def explain(error: OSError, path: Path) -> str:
@@ -188,6 +212,29 @@ def hold(folder: Path) -> Iterator[bool]:
             yield False
         else:
             yield True
+
+
+def tidy(folder: Path) -> None:
+    """Remove what a killed process left in a run's folder, if no living one holds it."""
+    if not folder.exists():
+        return
+    with hold(folder) as mine:
+        if mine:
+            clear(folder)
+
+
+def clear(folder: Path) -> None:
+    """Remove what a killed process left half written in a run that is held, and what is of use no more.
+
+    Nobody goes on from the last checkpoint of a finished run of a table, nor from one of Lightning's for
+    SLURM, which may be of the middle of an epoch.
+    """
+    sweep(folder)
+    sweep(folder / "checkpoints")
+    for stray in folder.glob("hpc_ckpt_*.ckpt"):
+        stray.unlink()
+    if "table" in (read_json(folder / "record.json") or {}):
+        (folder / "checkpoints" / "last.ckpt").unlink(missing_ok=True)
 
 
 def is_held(folder: Path) -> bool:

@@ -3,21 +3,26 @@
 The process that plans and draws imports neither.
 """
 
+import atexit
 import importlib
 import multiprocessing
 import os
+import shutil
 import signal
+import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext
+from pathlib import Path
 from typing import Any
 
 from experiments.compose import Composed, Layers, compose
 
 PRELOAD = ["experiments.fit", "experiments.execute", "experiments.compose", "experiments.workers"]
+TEMPORARY = "reproduce"
 
 
 def cores() -> int:
@@ -40,12 +45,42 @@ def server(modules: Sequence[str] = ()) -> ForkServerContext:
     context = multiprocessing.get_context("forkserver")
     if modules:
         context.set_forkserver_preload([*PRELOAD, *modules])  # counts only before the first process
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # which its processes inherit
+        _own_temporary_folder()
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # which its processes inherit
         try:
             forkserver.ensure_running()
         finally:
-            signal.signal(signal.SIGINT, before)
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)  # a Ctrl-C since then comes now
     return context
+
+
+def stop_server() -> None:
+    """Kill the fork server: by itself it would end only when it has imported all it was told to."""
+    pid = getattr(forkserver._forkserver, "_forkserver_pid", None)
+    if pid is not None:
+        os.kill(pid, signal.SIGKILL)
+
+
+def _own_temporary_folder() -> None:
+    """Give the fork server's socket a folder with our name and process on it; those of the dead go."""
+    settings = multiprocessing.current_process()._config  # type: ignore[attr-defined]
+    if "tempdir" in settings:
+        return
+    for folder in Path(tempfile.gettempdir()).glob(f"{TEMPORARY}-*-*"):
+        if not _alive(folder.name.split("-")[1]):
+            shutil.rmtree(folder, ignore_errors=True)
+    settings["tempdir"] = tempfile.mkdtemp(prefix=f"{TEMPORARY}-{os.getpid()}-")
+    atexit.register(shutil.rmtree, settings["tempdir"], ignore_errors=True)
+
+
+def _alive(pid: str) -> bool:
+    try:
+        os.kill(int(pid), 0)
+    except (ValueError, OverflowError, PermissionError):
+        return True  # not ours to judge
+    except ProcessLookupError:
+        return False
+    return True
 
 
 @contextmanager

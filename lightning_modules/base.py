@@ -125,6 +125,7 @@ class Scheme(pl.LightningModule):
 
     def on_fit_start(self) -> None:
         """Keep the wrapped optimizers and the parameters of each part at hand."""
+        self._start_count()  # training that goes on within an epoch starts none
         wrapped = self.optimizers()
         listed = wrapped if isinstance(wrapped, list) else [wrapped]
         self._optimizers: dict[str, LightningOptimizer] = dict(zip(self._names, listed, strict=True))
@@ -169,6 +170,9 @@ class Scheme(pl.LightningModule):
 
     def on_train_epoch_start(self) -> None:
         """Start the count of examples and seconds."""
+        self._start_count()
+
+    def _start_count(self) -> None:
         self._trained, self._train_began = 0, time.perf_counter()
 
     def on_train_batch_end(self, outputs: Any, batch: Batch, index: int) -> None:  # noqa: ANN401  (Lightning's)

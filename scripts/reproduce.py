@@ -10,6 +10,7 @@ import sys
 from rich.console import Console
 from rich.markup import escape
 
+from experiments import slurm
 from experiments.errors import UserError
 
 
@@ -53,6 +54,17 @@ def main(arguments: list[str] | None = None, console: Console | None = None) -> 
         return 130
 
 
+def start() -> int:
+    """The command: Ctrl-C, SIGTERM and a notice of SLURM stop it in order, with all that it started."""
+    from experiments import workers
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    slurm.heed_notice()
+    try:
+        return main()
+    finally:
+        workers.stop_server()
+
+
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # stop in order, as at Ctrl-C
-    sys.exit(main())
+    sys.exit(start())

@@ -7,6 +7,7 @@ The run's files (config.yaml, metrics.csv, checkpoints, record.json) go to --run
 run that was stopped, training goes on from its last epoch.
 """
 
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from experiments import slurm
 from experiments.errors import Stopped, UserError
 
 
@@ -61,4 +63,6 @@ def show(record: dict[str, Any], folder: Path, console: Console) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # stop in order, as at Ctrl-C
+    slurm.heed_notice()
     sys.exit(main())

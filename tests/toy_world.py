@@ -61,8 +61,10 @@ class World:
         code = reproduce.main(["toy", *options], Console(file=said, width=200))
         return code, said.getvalue()
 
-    def start(self, *options: str, module: str = "scripts.reproduce") -> subprocess.Popen[str]:
-        """Start a script in a process of its own, as a user would."""
+    def start(
+        self, *options: str, module: str = "scripts.reproduce", alone: bool = False
+    ) -> subprocess.Popen[str]:
+        """Start a script in a process of its own, as a user would, and in a group of its own if `alone`."""
         path = os.pathsep.join([str(HERE.parent), str(HERE)])
         return subprocess.Popen(
             [sys.executable, "-m", module, *options],
@@ -72,6 +74,7 @@ class World:
             stderr=subprocess.STDOUT,
             text=True,
             preexec_fn=hear_ctrl_c,
+            start_new_session=alone,
         )
 
     def records(self, table: str = "toy") -> list[dict[str, Any]]:
