@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from experiments import store
@@ -45,6 +46,7 @@ def execute(job: Job, answer: Connection) -> None:
     """Entry of the worker process."""
     for sign in (signal.SIGINT, signal.SIGUSR1):
         signal.signal(sign, signal.SIG_IGN)  # the launcher decides what Ctrl-C means, and a notice of SLURM
+    signal.signal(signal.SIGTERM, _die)
     threading.Thread(target=_die_with_launcher, daemon=True).start()
     folder = store.run_dir(job.id)
     try:
@@ -132,6 +134,12 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
+
+
+def _die(number: int, frame: FrameType | None) -> None:
+    """At once; Lightning would raise an exception some time later, and the run count as failed."""
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
 
 
 def _die_with_launcher() -> None:

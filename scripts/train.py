@@ -62,7 +62,12 @@ def show(record: dict[str, Any], folder: Path, console: Console) -> None:
     console.print(f"files: {folder}", style="dim")
 
 
-if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # stop in order, as at Ctrl-C
+def start() -> int:
+    """The command: SIGTERM and a notice of SLURM stop it in order, as Ctrl-C does."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     slurm.heed_notice()
-    sys.exit(main())
+    return main()
+
+
+if __name__ == "__main__":
+    sys.exit(start())

@@ -137,7 +137,10 @@ def test_a_stop_is_clean_says_how_to_go_on_and_keeps_what_is_finished(
     assert (world.run_of("slow") / "checkpoints/last.ckpt").exists() and not is_held(world.run_of("slow"))
 
 
-def test_a_run_killed_by_the_system_is_a_failure_that_costs_the_others_nothing(world: World) -> None:
+@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGTERM])
+def test_a_run_killed_by_the_system_is_a_failure_that_costs_the_others_nothing(
+    world: World, sign: signal.Signals
+) -> None:
     world.table(slow={"set": SLOW}, plain={})
     launcher = world.start("toy", "--seeds", "0", "--jobs", "1")
     until(lambda: world.progress("slow").get("epoch", 0) >= 2)
@@ -146,10 +149,13 @@ def test_a_run_killed_by_the_system_is_a_failure_that_costs_the_others_nothing(w
         for p in Path("/proc").iterdir()
         if p.name.isdigit() and str(world.run_of("slow") / "log.txt") in opened(p)
     ]
-    os.kill(worker, signal.SIGKILL)
+    os.kill(worker, sign)
     code, said = finish(launcher)
-    assert code == 1 and "killed by signal 9" in said and "goes on from its last epoch" in said
+    assert code == 1 and f"killed by signal {sign}" in said and "goes on from its last epoch" in said
     assert [r["row"] for r in world.records()] == ["plain"]
+    rows = (world.run_of("slow") / "metrics.csv").read_text().splitlines()[:2]
+    assert world.reproduce("--seeds", "0")[0] == 0
+    assert (world.run_of("slow") / "metrics.csv").read_text().splitlines()[:2] == rows, "it began anew"
 
 
 def opened(process: Path) -> list[str]:

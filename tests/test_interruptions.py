@@ -1,11 +1,10 @@
-"""Runs that are stopped or killed: nothing is lost, nothing is left behind, nothing outside a folder is touched."""
+"""Runs that are stopped or killed lose nothing, leave nothing behind, touch nothing outside their folder."""
 
 import csv
 import os
 import shutil
 import signal
 import stat
-import subprocess
 import tempfile
 import time
 from pathlib import Path
@@ -211,7 +210,7 @@ def test_a_requeued_batch_job_finds_the_folder_of_its_run(job: Path, monkeypatch
 
 
 def test_another_folder_for_the_files_of_a_run_is_refused(world: World) -> None:
-    with pytest.raises(ConfigError, match="Leave --trainer.default_root_dir out.*--run_dir"):
+    with pytest.raises(ConfigError, match=r"Leave --trainer\.default_root_dir out.*--run_dir"):
         TrainCLI([*LAYERS, "--trainer.default_root_dir=elsewhere", "--run_dir=runs/mine"])
 
 
