@@ -174,6 +174,7 @@ class KillTest:
         (sign,) = draw.choices([*SIGNALS], [*SIGNALS.values()])
         if trial.table and sign == signal.SIGINT:
             sign = signal.SIGKILL  # its launcher's business
+        assert process.pid is not None
         os.kill(process.pid, sign)
         process.join(PATIENCE)
         rows = read_rows(trial.folder)
@@ -326,8 +327,8 @@ def differences(one: Path, other: Path) -> list[str]:
     for name in ("best", "last"):
         paths = [folder / "checkpoints" / f"{name}.ckpt" for folder in (one, other)]
         if all(path.exists() for path in paths):
-            kept = [torch.load(path, weights_only=True) for path in paths]
-            found += unlike(*kept, f"{name}.ckpt")
+            ours, whole = (torch.load(path, weights_only=True) for path in paths)
+            found += unlike(ours, whole, f"{name}.ckpt")
     return found
 
 
