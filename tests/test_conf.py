@@ -7,6 +7,7 @@ import pytest
 import pytorch_lightning as pl
 import torch
 
+from committed import committed
 from energies.pretrained import PartlyPretrainedEnergy, PretrainedEnergy
 from experiments.cli import ParseOnly, TrainCLI
 from experiments.compose import SEED
@@ -15,12 +16,9 @@ from experiments.plan import layers_of
 from experiments.spec import read_table
 from networks.pretrained import CheckpointUnusable, PretrainedNet, load_part
 
-SCHEMES = sorted(Path("conf/scheme").glob("*.yaml"))
-DATA = sorted(Path("conf/data").glob("*.yaml"))
-TABLES = [
-    *sorted(path.stem for path in Path("conf/tables").glob("*.yaml")),
-    *sorted(map(str, Path("conf/sweeps").glob("*.yaml"))),
-]
+SCHEMES = committed("conf/scheme/*.yaml")
+DATA = committed("conf/data/*.yaml")
+TABLES = [str(path) for folder in ("tables", "sweeps") for path in committed(f"conf/{folder}/*.yaml")]
 QUICK = ["--trainer.max_epochs=1", "--trainer.limit_train_batches=3", "--trainer.limit_val_batches=1"]
 TASKS = {
     "ocr": "conf/task/ocr.yaml",
@@ -84,14 +82,14 @@ def test_each_scheme_builds_and_trains_from_its_file(
     assert kept["hyper_parameters"]["space"]["class_path"] == space
 
 
-@pytest.mark.parametrize("layer", sorted(Path("conf/scheme/scaling").glob("*.yaml")), ids=stem)
+@pytest.mark.parametrize("layer", committed("conf/scheme/scaling/*.yaml"), ids=stem)
 def test_each_layer_of_a_chain_builds_and_trains_over_its_scheme(layer: Path, tmp_path: Path) -> None:
     under = {"sgd": "crf_joint", "sgd_stage": "crf_stage"}.get(layer.stem, "crf_scaled")
     cli = build(tmp_path, *configs("conf/data/ocr.yaml", f"conf/scheme/{under}.yaml", layer, TASKS["ocr"]))
     assert torch.isfinite(fit_if_the_data_is_there(cli)["val/word_accuracy"])
 
 
-@pytest.mark.parametrize("scheme", sorted(Path("conf/scheme/infnet").glob("*.yaml")), ids=stem)
+@pytest.mark.parametrize("scheme", committed("conf/scheme/infnet/*.yaml"), ids=stem)
 def test_each_scheme_of_inference_networks_builds_and_trains_on_tweets(scheme: Path, tmp_path: Path) -> None:
     cli = build(tmp_path, *configs("conf/data/twitter_pos.yaml", scheme, TASKS["twitter_pos"]))
     assert torch.isfinite(fit_if_the_data_is_there(cli)["val/accuracy"])
@@ -123,7 +121,7 @@ def test_inference_networks_have_the_sizes_of_the_paper(scheme: str, tmp_path: P
         assert sizes["inference_parameters"] / 1000 == pytest.approx(predicts, abs=1)
 
 
-@pytest.mark.parametrize("layer", sorted(Path("conf/scheme/infnet/label_sets").glob("*.yaml")), ids=stem)
+@pytest.mark.parametrize("layer", committed("conf/scheme/infnet/label_sets/*.yaml"), ids=stem)
 def test_each_way_to_build_inference_networks_trains_on_label_sets(layer: Path, tmp_path: Path) -> None:
     cli = build(tmp_path, *configs("conf/data/generated.yaml", "conf/scheme/infnet_mlc.yaml", layer))
     assert torch.isfinite(fit_if_the_data_is_there(cli)["val/augmented_example_f1"])
@@ -152,14 +150,14 @@ CRITERIA = ["Likelihood", "MarginalCrossEntropy", "StructuredSVM", "MeanFieldCro
 
 
 @pytest.mark.parametrize("criterion", CRITERIA)
-@pytest.mark.parametrize("scheme", sorted(Path("conf/scheme").glob("crf_*.yaml")), ids=stem)
+@pytest.mark.parametrize("scheme", committed("conf/scheme/crf_*.yaml"), ids=stem)
 def test_a_setting_gives_a_chain_its_criterion(scheme: Path, criterion: str, tmp_path: Path) -> None:
     setting = f"--model.init_args.criterion.class_path=inference.criteria.{criterion}"
     cli = build(tmp_path, *configs("conf/data/ocr.yaml", scheme, TASKS["ocr"]), setting)
     assert type(cli.model.criterion).__name__ == criterion
 
 
-@pytest.mark.parametrize("layer", sorted(Path("conf/scheme/released").glob("*.yaml")), ids=stem)
+@pytest.mark.parametrize("layer", committed("conf/scheme/released/*.yaml"), ids=stem)
 def test_each_released_layer_builds_over_its_scheme(
     layer: Path, checkpoints: dict[str, str], tmp_path: Path
 ) -> None:
@@ -209,7 +207,7 @@ def test_every_cell_of_a_table_resolves_to_a_config(quarter: int) -> None:
 
 def test_every_settings_file_belongs_to_a_row() -> None:
     used = {argument for arguments in cells() for argument in arguments}
-    assert {str(path) for path in Path("conf/tuned").rglob("*.yaml")} <= used
+    assert {str(path) for path in committed("conf/tuned/**/*.yaml")} <= used
 
 
 def test_the_loss_net_of_a_finished_run_comes_whole_and_frozen(checkpoints: dict[str, str]) -> None:

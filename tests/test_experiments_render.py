@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import shutil
 import statistics
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from rich.console import Console
 from scipy.stats import ttest_1samp, ttest_ind
 
 import toy_world
+from committed import committed
 from experiments import page, store
 from experiments.claims import ClaimError, holds, read_claim
 from experiments.errors import TableError
@@ -296,18 +298,25 @@ def test_runs_that_another_table_made_since_are_drawn_too(world: World) -> None:
 
 
 @pytest.fixture
-def committed(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The repository as a clean clone has it, without folders of runs."""
+def clone(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The repository as a clean clone has it, without folders of runs and results of a user's own."""
     monkeypatch.chdir(root)
     changed = subprocess.run(
-        ["git", "status", "--porcelain", "conf", "results"], capture_output=True, text=True, check=False
+        ["git", "status", "--porcelain", "--untracked-files=no", "conf", "results"],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if changed.returncode or changed.stdout:
-        pytest.skip("conf/ or results/ has changes that are not committed")
-    monkeypatch.setattr(store, "RUNS", tmp_path)
+        pytest.skip("conf/ or results/ has changes that are not committed, or there is no git to tell")
+    (tmp_path / "results").mkdir()
+    for path in committed("results/*"):
+        shutil.copy(path, tmp_path / path)
+    monkeypatch.setattr(store, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(store, "RUNS", tmp_path / "runs")
 
 
-@pytest.mark.usefixtures("committed")
+@pytest.mark.usefixtures("clone")
 def test_committed_figures_are_of_the_runs_as_recorded() -> None:
     figures, known = sorted(store.RESULTS.glob("interactions_*.json")), store.finished()
     for path in figures:
@@ -318,7 +327,7 @@ def test_committed_figures_are_of_the_runs_as_recorded() -> None:
     assert len(figures) == 3
 
 
-@pytest.mark.usefixtures("committed")
+@pytest.mark.usefixtures("clone")
 def test_committed_pages_are_what_the_committed_records_draw() -> None:
     pages = sorted(store.RESULTS.glob("*.md"))
     known, readme = store.finished().keys(), Path("README.md").read_text()

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 import toy_world
+from committed import committed
 from experiments.errors import TableError
 from experiments.spec import read_table, select
 from experiments.summary import summarise
@@ -126,7 +127,7 @@ def test_a_choice_keeps_the_order_of_the_table_and_refuses_strangers() -> None:
 
 def test_every_table_of_the_repository_is_read(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(root)
-    for path in Path("conf/tables").glob("*.yaml"):
+    for path in committed("conf/tables/*.yaml"):
         table = read_table(path.stem)
         found = [v for view in (table, *table.measures) for v in summarise(view).verdicts]
         assert not [v.claim.holds for v in found if v.paper is False]  # what a paper concludes, it has shown

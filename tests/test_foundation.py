@@ -12,6 +12,7 @@ import torch
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from committed import committed
 from losses.energy import margin
 from scripts import check_size
 
@@ -26,14 +27,6 @@ SLOW_PACKAGES = {"transformers", "datasets", "wandb", "sklearn", "tensorboard", 
 def run(root: Path, *command: str) -> subprocess.CompletedProcess:
     """Run a command in the repository and return what it said."""
     return subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=300)
-
-
-def committed(root: Path) -> list[Path]:
-    """The files that git has or would take."""
-    if not shutil.which("git") or not (root / ".git").exists():
-        pytest.skip("this is no git checkout")
-    names = run(root, "git", "ls-files", "--cached", "--others", "--exclude-standard", "-z").stdout
-    return [root / name for name in names.split("\0") if name and (root / name).is_file()]
 
 
 def packages_loaded(root: Path, *arguments: str) -> set[str]:
@@ -81,8 +74,10 @@ def test_every_dependency_is_pinned_without_an_address(root: Path) -> None:
 
 
 def test_no_committed_file_holds_a_machine_path_or_an_index_address(root: Path) -> None:
+    if not (root / ".git").exists():
+        pytest.skip("this is no git checkout: nothing tells its files from a user's own")
     found = []
-    for path in committed(root):
+    for path in (root / name for name in committed("**")):
         if path.samefile(__file__):
             continue
         lines = path.read_bytes().decode("utf-8", errors="ignore").splitlines()
@@ -93,6 +88,38 @@ def test_no_committed_file_holds_a_machine_path_or_an_index_address(root: Path) 
             if NOT_OURS_TO_TELL.search(line)
         ]
     assert not found
+
+
+MINE = {
+    "data": "data:\n  class_path: datamodules.mlc.MultiLabelData\n"
+    "  init_args: {name: mine, train: /home/me/train.arff, num_features: 120, num_labels: 45}\n",
+    "tables": "title: Mine\nmetric: {name: test/example_f1}\nseeds: [0]\n"
+    "columns: {mine: {config: conf/data/mine.yaml}}\n"
+    "rows: {ce: {config: [conf/scheme/cross_entropy_mlc.yaml, conf/scheme/mine.yaml]}}\n",
+    "scheme": "model: {init_args: {task_net: {class_path: mine.Net}}}\n",
+    "tuned": "model: {init_args: {width: 3}}\n",
+}
+
+
+def test_files_of_a_user_do_not_break_the_tests(root: Path, tmp_path: Path) -> None:
+    """A clone with data, a table, a scheme, settings and results of a user's own, which git does not have."""
+    if not (root / ".git").exists():
+        pytest.skip("this is no git checkout: nothing tells its files from a user's own")
+    for name in committed("**"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(root / name, tmp_path / name)
+    for command in (["init", "-q"], ["add", "--all"]):
+        subprocess.run(["git", *command], cwd=tmp_path, check=True)
+    own = {tmp_path / f"conf/{folder}/mine.yaml": text for folder, text in MINE.items()}
+    own[tmp_path / "results/mine.md"] = "# Mine\n"
+    for path, text in own.items():
+        path.write_text(text)
+    assert committed("conf/**/mine.yaml", tmp_path) == []
+    files = [f"tests/test_{name}.py" for name in ("foundation", "mlc_data", "experiments_spec")]
+    walks = "file_of_conf or machine_path or every_table_of"
+    asked = ["-q", "-p", "no:cacheprovider", *files, "-k", walks]
+    answer = run(tmp_path, sys.executable, "-m", "pytest", *asked)
+    assert answer.returncode == 0, answer.stdout
 
 
 def test_every_file_and_function_keeps_the_size_budget(root: Path, capsys: pytest.CaptureFixture) -> None:

@@ -9,6 +9,7 @@ import torch
 import yaml
 from scipy.sparse import csr_array
 
+from committed import ROOT, committed
 from datamodules.encode import ENCODINGS, Filler
 from datamodules.errors import DataMismatch, DataNotFound, FormatError
 from datamodules.generated import GeneratedData
@@ -19,7 +20,7 @@ from datamodules.splits import by_files, by_folds, read_fold_table
 from make_mlc import clus_arff, dense_arff, sparse_arff
 
 NAN = float("nan")
-CONF = Path(__file__).resolve().parent.parent / "conf" / "data"
+CONF = ROOT / "conf" / "data"
 
 # rows of train, validation and test; features; labels; labels a row over all rows
 COUNTS = {
@@ -68,8 +69,8 @@ def test_a_real_set_has_its_published_counts(name: str) -> None:
 
 
 def test_every_file_of_conf_names_a_known_set_and_follows_the_seed() -> None:
-    for path in CONF.glob("*.yaml"):
-        described = yaml.safe_load(path.read_text())["data"]
+    for path in committed("conf/data/*.yaml"):
+        described = yaml.safe_load((ROOT / path).read_text())["data"]
         arguments = described["init_args"]
         known = {"arff", "generated", "ocr", "ocr_unseen_words", "conll2003"} | set(data_sets())
         assert arguments.get("name", path.stem) in known
