@@ -31,9 +31,10 @@ check: setup ## Run the linters, the type checker, the import rules and the size
 	@$(RUN) -m mypy
 
 reproduce: needs-table setup ## Run what is not yet done of a paper's table and draw it: make reproduce TABLE=quickstart
-#               [ROWS=ce,dynamic_nce] [COLUMNS=bibtex,genbase] [SEEDS=0,1,2] [JOBS=2] [FRESH=1] [DRY=1]
+#               [ROWS=ce,dynamic_nce] [COLUMNS=bibtex,genbase] [SEEDS=0,1,2] [JOBS=2] [FRESH=1] [VERIFY=1] [DRY=1]
 	@$(RUN) -m scripts.reproduce "$(TABLE)" $(if $(ROWS),--rows "$(ROWS)") $(if $(COLUMNS),--columns "$(COLUMNS)") \
-	    $(if $(SEEDS),--seeds "$(SEEDS)") $(if $(JOBS),--jobs "$(JOBS)") $(if $(FRESH),--fresh) $(if $(DRY),--dry-run)
+	    $(if $(SEEDS),--seeds "$(SEEDS)") $(if $(JOBS),--jobs "$(JOBS)") $(if $(FRESH),--fresh) \
+	    $(if $(VERIFY),--verify) $(if $(DRY),--dry-run)
 
 table: needs-table setup ## Draw a table again from the finished runs, without running any: make table TABLE=seal_mlc
 	@$(RUN) -m scripts.reproduce "$(TABLE)" --collect

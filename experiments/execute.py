@@ -31,6 +31,7 @@ class Job:
     facts: dict[str, Any]  # table, row, column, seed
     threads: int
     fresh: bool = False
+    runs: Path = store.RUNS
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,7 @@ def execute(job: Job, answer: Connection) -> None:
         signal.signal(sign, signal.SIG_IGN)  # the launcher decides what Ctrl-C means, and a notice of SLURM
     signal.signal(signal.SIGTERM, _die)
     threading.Thread(target=_die_with_launcher, daemon=True).start()
+    store.RUNS = job.runs
     folder = store.run_dir(job.id)
     try:
         with store.hold(folder) as mine:

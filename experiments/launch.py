@@ -1,7 +1,7 @@
 """Run what a plan has left to do: JOBS at a time, each in its own process, nothing finished is ever lost."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext
@@ -102,7 +102,8 @@ class Launch:
         self.waiting.remove(run)
         row, column = run.places[0]
         facts = {"table": self.plan.table.name, "row": row, "column": column, "seed": run.seed}
-        job = Job(run.id, run.filled(), run.identity, facts, self.threads, fresh=self.fresh and run.asked)
+        fresh = self.fresh and run.asked
+        job = Job(run.id, run.filled(), run.identity, facts, self.threads, fresh=fresh, runs=store.RUNS)
         ours, theirs = self.context.Pipe(duplex=False)
         process = self.context.Process(target=execute, args=(job, theirs), daemon=True)
         process.start()
@@ -131,11 +132,20 @@ class Launch:
         if outcome.state == "done" and outcome.record:
             run.done = True
             self.done.append(run)
-            adopt(self.plan, run, outcome.record)
-            store.renew(outcome.record)
+            self._keep(run, outcome.record)
         else:
             self.failed[run.id] = outcome.reason
         self.board.ended(run, outcome)
+
+    def _keep(self, run: Run, record: store.Record) -> None:
+        """Write it into the table, and in place of its copies in all others where it was to be made anew.
+
+        A run that is on record and was made for its checkpoint alone leaves its record as it is.
+        """
+        anew = self.fresh and run.asked
+        adopt(self.plan, run, record if anew else store.finished().get(run.id, record), anew=anew)
+        if anew:
+            store.renew(record)
 
     def _block(self, run: Run, why: str) -> None:
         self.waiting.remove(run)
@@ -164,20 +174,28 @@ def progress(slot: Slot) -> dict[str, Any]:
     return found | {"name": slot.run.name, "elapsed": time.monotonic() - slot.since}
 
 
-def adopt(plan: Plan, run: Run, record: store.Record) -> None:
-    """Write a finished run into the table, once for each cell that shares it."""
+def adopt(plan: Plan, run: Run, record: store.Record, *, anew: bool = False) -> None:
+    """Write a finished run into the table, once for each cell that shares it and may take it."""
     name = plan.table.name
-    store.keep(name, [store.placed(record, name, (*place, run.seed)) for place in run.places])
+    places = open_to(run, store.places(name), anew=anew)
+    store.keep(name, [store.placed(record, name, place) for place in places])
+
+
+def open_to(run: Run, own: Mapping[store.Place, str], *, anew: bool = False) -> list[store.Place]:
+    """The places of a run that may take its record; `own` has the runs that are there already.
+
+    A record is replaced only where its cell was asked for: by one of today's config, or one made anew.
+    """
+    places = [(*place, run.seed) for place in run.places]
+    return [p for p in places if p not in own or (run.asked and (anew or own[p] != run.id))]
 
 
 def adopt_finished(plan: Plan, tell: Callable[[str], None]) -> None:
     """Bring in runs that another table made, or that finished just before somebody pulled the plug."""
-    own = {(r["row"], r["column"], r["seed"]): r["id"] for r in store.read_results(plan.table.name).records}
-    known = store.finished()
+    own, known = store.places(plan.table.name), store.finished()
     for run in plan.runs:
-        strange = [place for place in run.places if own.get((*place, run.seed)) != run.id]
-        record = store.read_record(run.id) or known.get(run.id)
-        if run.done and strange and record:
+        record = known.get(run.id) or store.read_record(run.id)
+        if run.done and record and open_to(run, own):
             adopt(plan, run, record)
             tell(f"{run.name}: taken over from an earlier run")
 

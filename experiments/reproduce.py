@@ -6,18 +6,19 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.markup import escape
 
-from experiments import store, workers
+from experiments import starts, store, workers
 from experiments.board import board
 from experiments.compose import Composed, Layers, modules
 from experiments.errors import TableError
 from experiments.identity import difference
-from experiments.launch import Launch, adopt_finished
+from experiments.launch import Launch, adopt_finished, open_to
 from experiments.page import render, state_file
 from experiments.plan import Plan, Run, layers_of, make_plan
 from experiments.spec import read_table, select
 from experiments.table import Table
 
 LARGEST_SEED = 2**32 - 1
+STOPPED = 130  # exit code
 
 
 @dataclass(frozen=True)
@@ -62,19 +63,27 @@ def plan_of(selection: Selection, console: Console, *, fetch: bool) -> Plan:
 def reproduce(selection: Selection, console: Console) -> int:
     """Run what is left of a table and render it; the exit code."""
     plan = plan_of(selection, console, fetch=True)
-    table, jobs = plan.table, selection.jobs or workers.cores()
+    adopt_finished(plan, console.print)
+    keep_state(plan)
+    old = replaced(plan, fresh=selection.fresh)
+    for run in (run for run in plan.todo() if run.id in old):
+        console.print(f"when it is done, {run.name} {escape(old[run.id])}", highlight=False, soft_wrap=True)
+    try:
+        launch = work(plan, selection, console)
+    finally:
+        render(plan.table, console)
+    return tell_failed(launch, console) if launch else STOPPED
+
+
+def work(plan: Plan, selection: Selection, console: Console) -> Launch | None:
+    """Run what a plan has left; nothing if Ctrl-C stopped it."""
     store.sweep(store.RESULTS, older=60)  # unlike a run's, its files may be written by others just now
     for run in plan.runs:
         store.tidy(store.run_dir(run.id))
-    adopt_finished(plan, console.print)
-    keep_state(plan)
+    jobs = selection.jobs or workers.cores()
+    showing = board(console, plan.table)
     launch = Launch(
-        plan,
-        showing := board(console, table),
-        workers.server(),
-        jobs=jobs,
-        threads=workers.threads(),
-        fresh=selection.fresh,
+        plan, showing, workers.server(), jobs=jobs, threads=workers.threads(), fresh=selection.fresh
     )
     try:
         with showing:
@@ -83,9 +92,12 @@ def reproduce(selection: Selection, console: Console) -> int:
         console.print(
             "\nStopped. Finished runs are kept; the same command goes on from the last epoch of the others."
         )
-        return 130
-    finally:
-        render(table, console)
+        return None
+    return launch
+
+
+def tell_failed(launch: Launch, console: Console) -> int:
+    """Say where to read on about what failed; the exit code."""
     for run_id in launch.failed:
         console.print(
             f"traceback of {launch.names[run_id]}: {store.run_dir(run_id)}/error.txt",
@@ -98,18 +110,22 @@ def reproduce(selection: Selection, console: Console) -> int:
 def dry_run(selection: Selection, console: Console) -> int:
     """Say what would run, in which order, and what is done, failed, waiting or missing."""
     plan = plan_of(selection, console, fetch=False)
-    old = {(r["row"], r["column"], r["seed"]): r for r in store.read_results(plan.table.name).records}
+    show_plan(plan, console, fresh=selection.fresh)
+    return 0
+
+
+def show_plan(plan: Plan, console: Console, *, fresh: bool) -> None:
+    """A line for each run, and how many there are of each kind."""
+    old = replaced(plan, fresh=fresh)
     counts: dict[str, int] = {}
     for run in plan.runs:
         state, detail = state_of(plan, run)
-        if not run.done and (record := old.get((*run.places[0], run.seed))):
-            detail = f"{detail} {replaces(record, run)}"
+        detail = f"{detail} {old.get(run.id, '')}".strip()
         counts[state] = counts.get(state, 0) + 1
         console.print(
             f"{state:8} {run.id}  {run.name}  [dim]{escape(detail)}[/dim]", highlight=False, soft_wrap=True
         )
     console.print(", ".join(f"{n} {state}" for state, n in counts.items()) or "nothing selected")
-    return 0
 
 
 def state_of(plan: Plan, run: Run) -> tuple[str, str]:
@@ -132,13 +148,29 @@ def state_of(plan: Plan, run: Run) -> tuple[str, str]:
     return "planned", ""
 
 
-def replaces(record: store.Record, run: Run) -> str:
-    """Why a cell that has a record runs again."""
-    changes = difference(record.get("config", {}), run.identity)
-    if record["id"] == run.id or not changes:
-        return ""
+def replaced(plan: Plan, *, fresh: bool) -> dict[str, str]:
+    """Which records the runs that are left will replace, in words, by run."""
+    every = {table: store.read_results(table).records for table in store.tables()}
+    own = {store.place_of(record): record for record in every.get(plan.table.name, [])}
+    ids = {place: record["id"] for place, record in own.items()}
+    found = {}
+    for run in plan.todo():
+        anew = fresh and run.asked
+        old = [own[place] for place in open_to(run, ids, anew=anew) if place in own]
+        if old:
+            copies = [t for t, records in every.items() if anew and any(r["id"] == run.id for r in records)]
+            shared = " and ".join(table for table in copies if table != plan.table.name)
+            found[run.id] = _replaces(old[0], run) + (f"; its copy in {shared} too" if shared else "")
+    return found
+
+
+def _replaces(record: store.Record, run: Run) -> str:
+    """What record it is, and what its config had otherwise."""
+    changes = difference(record.get("config", {}), run.identity) if record["id"] != run.id else []
     more = f" and {len(changes) - 3} more" if len(changes) > 3 else ""
-    return f"replaces {record['id']}: {'; '.join(changes[:3])}{more}"
+    why = f": {'; '.join(changes[:3])}{more}" if changes else ""
+    made = f"{record.get('finished', '')} on {starts.processors_of([record])}"
+    return f"replaces {record['id']}, made {made}{why}"
 
 
 def keep_state(plan: Plan) -> None:

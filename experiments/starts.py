@@ -38,3 +38,14 @@ def changed_code(record: Mapping[str, Any]) -> bool:
     """Whether a run went on with other code than it began with, or perhaps did: changes have no name."""
     made = of(record)
     return len({s["commit"] for s in made}) > 1 or (len(made) > 1 and any(s["dirty"] for s in made))
+
+
+def processors_of(records: Iterable[Mapping[str, Any]]) -> str:
+    """The kinds of processor by name."""
+    return ", ".join(sorted(processors(records))) or "an unknown processor"
+
+
+def commits_of(records: Iterable[Mapping[str, Any]]) -> str:
+    """The code that runs were made by; a plus where it had changes that are not committed."""
+    named = (start for record in records for start in of(record) if start["commit"])
+    return ", ".join(sorted({f"{s['commit'][:9]}{'+' * bool(s['dirty'])}" for s in named})) or "unknown"

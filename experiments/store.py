@@ -22,6 +22,7 @@ RESULTS = Path("results")
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
 Record = dict[str, Any]
+Place = tuple[str, str, int]  # row, column, seed
 
 
 @dataclass
@@ -31,6 +32,17 @@ class Records:
     records: list[Record] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+
+
+@contextmanager
+def inside(folder: Path) -> Iterator[None]:
+    """Let runs and results lie in another folder for a while, both of them."""
+    global RUNS, RESULTS
+    before, RUNS, RESULTS = (RUNS, RESULTS), folder, folder / "results"
+    try:
+        yield
+    finally:
+        RUNS, RESULTS = before
 
 
 def run_dir(run_id: str) -> Path:
@@ -77,8 +89,12 @@ def read_record(run_id: str) -> Record | None:
 
 def finished() -> dict[str, Record]:
     """Every run on record in any table, by id."""
-    tables = sorted(p.stem for p in RESULTS.glob("*.jsonl"))
-    return {record["id"]: record for table in tables for record in read_results(table).records}
+    return {record["id"]: record for table in tables() for record in read_results(table).records}
+
+
+def tables() -> list[str]:
+    """The tables that have records."""
+    return sorted(path.stem for path in RESULTS.glob("*.jsonl"))
 
 
 def keep(table: str, records: list[Record]) -> None:
@@ -88,14 +104,19 @@ def keep(table: str, records: list[Record]) -> None:
     path = results_file(table)
     with locked(RESULTS / f".{table}.lock"):
         old = read_results(table)
-        lines = {_place(record): record for record in [*old.records, *records]}.values()
+        lines = {place_of(record): record for record in [*old.records, *records]}.values()
         if old.broken:
             with path.with_name(f"{path.name}.broken").open("a") as aside:
                 aside.writelines(f"{line}\n" for line in old.broken)
         write(path, "".join(f"{json.dumps(line, sort_keys=False)}\n" for line in lines))
 
 
-def placed(record: Record, table: str, place: tuple[str, str, int]) -> Record:
+def places(table: str) -> dict[Place, str]:
+    """Which run is on record at each row, column and seed of a table."""
+    return {place_of(record): record["id"] for record in read_results(table).records}
+
+
+def placed(record: Record, table: str, place: Place) -> Record:
     """The record as one of a table's row, column and seed."""
     row, column, seed = place
     key = {"id": record["id"], "table": table, "row": row, "column": column, "seed": seed}
@@ -104,7 +125,7 @@ def placed(record: Record, table: str, place: tuple[str, str, int]) -> Record:
 
 def take_over(table: str, ids: dict[str, str]) -> None:
     """Bring in the runs of other tables that a table shares; `ids` has its runs, as "row/column/seed"."""
-    known, own = finished(), {_place(record): record["id"] for record in read_results(table).records}
+    known, own = finished(), places(table)
     found = []
     for name, run_id in ids.items():
         row, column, seed = name.split("/")
@@ -116,12 +137,13 @@ def take_over(table: str, ids: dict[str, str]) -> None:
 
 def renew(record: Record) -> None:
     """Replace the copies of a run that was made anew, in every table that shares it."""
-    for path in sorted(RESULTS.glob("*.jsonl")):
-        copies = [r for r in read_results(path.stem).records if r["id"] == record["id"]]
-        keep(path.stem, [placed(record, path.stem, _place(copy)) for copy in copies])
+    for table in tables():
+        copies = [r for r in read_results(table).records if r["id"] == record["id"]]
+        keep(table, [placed(record, table, place_of(copy)) for copy in copies])
 
 
-def _place(record: Record) -> tuple[str, str, int]:
+def place_of(record: Record) -> Place:
+    """Where a record stands in its table."""
     return record["row"], record["column"], record["seed"]
 
 

@@ -121,11 +121,8 @@ def effort(summary: Summary) -> str:
         return "No run has finished yet."
     hours = sum(float(r.get("seconds") or 0) for r in summary.records) / 3600
     spent = f"{hours:.1f} hours" if hours >= 1 else f"{60 * hours:.0f} minutes"
-    devices = sorted(starts.processors(summary.records))
     torches = sorted({r.get("versions", {}).get("torch", "?") for r in summary.records})
-    made = [start for r in summary.records for start in starts.of(r)]
-    commits = sorted({f"{s['commit'][:9]}{'+' * bool(s['dirty'])}" for s in made if s["commit"]})
     return (
-        f"{len(summary.records)} runs, {spent} of training on {', '.join(devices)}; "
-        f"torch {', '.join(torches)}; commits {', '.join(commits) or 'unknown'} (+: with changes)."
+        f"{len(summary.records)} runs, {spent} of training on {starts.processors_of(summary.records)}; "
+        f"torch {', '.join(torches)}; commits {starts.commits_of(summary.records)} (+: with changes)."
     )

@@ -27,6 +27,11 @@ def main(arguments: list[str] | None = None, console: Console | None = None) -> 
     parser.add_argument("--jobs", type=int, default=0, help="runs at a time (default: one per core)")
     parser.add_argument("--fresh", action="store_true", help="run again what is selected, finished or not")
     parser.add_argument(
+        "--verify",
+        action="store_true",
+        help="train again what is selected and finished, in a folder of its own, and compare",
+    )
+    parser.add_argument(
         "--dry-run", action="store_true", help="say what would run and what is done; run nothing"
     )
     parser.add_argument(
@@ -35,16 +40,21 @@ def main(arguments: list[str] | None = None, console: Console | None = None) -> 
     given = parser.parse_args(arguments)
     console = console or Console()
     try:
+        if given.collect and given.verify:
+            raise UserError("--collect runs nothing and --verify trains: take one of them.")
         if given.collect:
             from experiments.page import collect
 
             return collect(given.table, console)
         from experiments import reproduce as engine
+        from experiments.verify import verify
 
         if given.jobs < 0:
             raise UserError(f"--jobs {given.jobs}: take 1 or more, or 0 for one per core.")
         given_names = (given.rows, given.columns, given.seeds)
         chosen = engine.Selection(given.table, *given_names, jobs=given.jobs, fresh=given.fresh)
+        if given.verify:
+            return verify(chosen, console, dry=given.dry_run)
         return engine.dry_run(chosen, console) if given.dry_run else engine.reproduce(chosen, console)
     except UserError as error:
         console.stderr = True

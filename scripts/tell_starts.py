@@ -35,7 +35,7 @@ def went_on(record: store.Record, made: dict[str, datetime]) -> bool:
 def main() -> int:
     """Add what is found to the records, and say it."""
     made = commit_times()
-    for table in sorted(path.stem for path in store.RESULTS.glob("*.jsonl")):
+    for table in store.tables():
         found = [record for record in store.read_results(table).records if went_on(record, made)]
         told = [r | {"starts": [starts.NOT_TOLD, {"epoch": None} | starts.last(r)]} for r in found]
         store.keep(table, told)

@@ -2,7 +2,6 @@
 
 import io
 import json
-import subprocess
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -17,25 +16,11 @@ from experiments.by_hand import train
 from experiments.spec import read_table
 from experiments.summary import summarise
 from scripts import tell_starts
-from toy_world import World
+from toy_world import World, commit, git
 
 world = toy_world.world  # the fixture
 
 LAYERS = ["--config", "conf/data/toy.yaml", "--config", "conf/scheme/toy.yaml", "--run_dir", "runs/mine"]
-
-
-def git(*arguments: str) -> str:
-    who = ("-c", "user.name=nobody", "-c", "user.email=nobody@example.org")
-    done = subprocess.run(["git", *who, *arguments], capture_output=True, text=True, check=True)
-    return done.stdout.strip()
-
-
-def commit() -> str:
-    """Commit all that is there; its name."""
-    git("init", "--quiet")
-    git("add", "conf")
-    git("commit", "--quiet", "--allow-empty", "--message", "more")
-    return git("rev-parse", "HEAD")
 
 
 def epochs(most: int) -> dict[str, Any]:
