@@ -13,6 +13,12 @@ from experiments.errors import near
 EXAMPLES = {"model": "conf/scheme/cross_entropy_mlc.yaml", "data": "conf/data/yeast.yaml"}
 TASKS = Path("conf/task")
 NET = r"\$\{net\}"
+EXTRAS = {
+    "wandb": "wandb",
+    "tensorboard": "tensorboard",
+    "transformers": "hf",
+    "datasets": "hf",
+}  # by package
 NOISE = ("Does not validate", "Subtypes:", "Errors:", "Given value", "Expected a <class 'NoneType'>")
 
 Parser = Any  # jsonargparse's, which this file does not import
@@ -50,6 +56,18 @@ def advise(parser: Parser, message: str, files: list[str]) -> str:
         return _no_file(found[1])
     lines = [line.strip(" -") for line in message.splitlines() if line.strip(" -")]
     return "Config: " + "\n  ".join([line for line in lines if not line.startswith(NOISE)][-6:])
+
+
+def not_installed(message: str) -> str:
+    """What to install, where a message misses a package of one of the extras."""
+    absent = next((package for package in EXTRAS if re.search(rf"\b{package}\b", message)), None)
+    if absent is None:
+        return message
+    extra = EXTRAS[absent]
+    return (
+        f"{absent} is not installed. Run:  make setup EXTRAS=dev,{extra}  (without make: "
+        f'pip install -c constraints.txt -e ".[{extra}]").'
+    )
 
 
 def _classes(message: str, found: re.Match[str]) -> list[str]:

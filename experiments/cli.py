@@ -23,7 +23,7 @@ from pytorch_lightning.cli import LightningArgumentParser, LightningCLI
 from torch import nn
 
 from experiments import slurm
-from experiments.advice import NET, advise, mentions
+from experiments.advice import NET, advise, mentions, not_installed
 from experiments.epochs import EpochLog, InPlace
 from experiments.errors import ConfigError
 
@@ -91,11 +91,12 @@ class TrainCLI(LightningCLI):
         """Build the objects; where one refuses its arguments, say what it said and not who passed it on."""
         try:
             super().instantiate_classes()
-        except ValueError as error:
+        except (ValueError, ModuleNotFoundError) as error:
             first: BaseException = error
             while first.__cause__ or first.__context__:
                 first = first.__cause__ or first.__context__  # type: ignore[assignment]
-            raise ConfigError(str(first)) from error
+            told = not_installed(str(first)) if isinstance(first, ModuleNotFoundError) else str(first)
+            raise ConfigError(told) from error
 
     def resolved(self) -> dict[str, Any]:
         """The whole config, defaults written out, references resolved."""

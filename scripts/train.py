@@ -1,4 +1,4 @@
-"""One run by hand: layer config files left to right, then options.
+r"""One run by hand: layer config files left to right, then options.
 
     python -m scripts.train --config conf/data/bibtex.yaml --config conf/scheme/cross_entropy_mlc.yaml \
         --trainer.max_epochs 5
@@ -19,10 +19,44 @@ from rich.table import Table
 from experiments import slurm
 from experiments.errors import Stopped, UserError
 
+OPTIONS = {  # those that most runs want; the parser of the run knows all
+    "what is trained": {
+        "-c, --config FILE": "a layer: data, scheme, then whatever changes them; as many as you like, "
+        "a later one wins",
+        "--model.NAME VALUE": "an argument of the scheme, such as --model.task_net.width 200",
+        "--data.NAME VALUE": "an argument of the data, such as --data.batch_size 64",
+        "--net.NAME VALUE": "an argument of the network that the files put in as ${net}",
+        "--seed_everything SEED": "the seed of all draws (default: 0)",
+    },
+    "how, and where to": {
+        "--run_dir FOLDER": "folder of the run's files; one of a stopped run goes on "
+        "(default: runs/by_hand/SCHEME-TIME)",
+        "--trainer.max_epochs N": "epochs at most",
+        "--trainer.devices N": "processes, each with batches of its own; see conf/trainer/ddp.yaml",
+        "--trainer.accelerator NAME": "cpu or gpu (default: the best there is)",
+        "--trainer.limit_train_batches N": "that many training batches an epoch, for a quick look",
+    },
+    "more to read": {
+        "--print_config": "the whole config that all this leads to, and no run",
+        "--model.help CLASS": "arguments of a scheme, such as lightning_modules.seal_dynamic.SealDynamic",
+        "--data.help CLASS": "arguments of a data module, such as datamodules.mlc.MultiLabelData",
+        "--net.help CLASS": "arguments of a network, such as networks.mlp.LabelMLP",
+        "--trainer.callbacks.help CLASS": "arguments of a callback, such as EarlyStopping",
+        "-h, --help [all]": "this page, or every option of the parser, those of Lightning's trainer too",
+    },
+}
+LAYERS = ("data", "scheme", "task", "trainer", "logger")  # folders of conf
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Build, fit, test, show."""
     errors = Console(stderr=True, highlight=False, soft_wrap=True)
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if {"-h", "--help"} & set(arguments):
+        if "all" not in arguments:
+            show_help(Console(markup=False, highlight=False))
+            return 0
+        arguments = ["--help"]
     try:
         from pytorch_lightning.utilities import rank_zero_only
 
@@ -43,6 +77,22 @@ def main(arguments: list[str] | None = None) -> int:
         return 130
     show(record, folder, console)
     return 0
+
+
+def show_help(console: Console) -> None:
+    """The options that most runs want, in the order of their use, and the layers there are."""
+    usage = "usage: python -m scripts.train --config FILE [--config FILE ...] [options]"
+    console.print(f"{usage}\n\n{__doc__}", soft_wrap=True)
+    for title, options in OPTIONS.items():
+        table = Table.grid("", "", padding=(0, 2, 0, 0))
+        for option, told in options.items():
+            table.add_row(f"  {option}", told)
+        console.print(f"{title}:", table, "", sep="\n")
+    table = Table.grid("", "", padding=(0, 2, 0, 0))
+    for folder in (Path("conf", name) for name in LAYERS):
+        files = sorted(str(path.relative_to(folder).with_suffix("")) for path in folder.rglob("*.yaml"))
+        table.add_row(f"  {folder}/", ", ".join(files))
+    console.print("the layers there are (.yaml):", table, sep="\n")
 
 
 def line(progress: dict[str, Any]) -> str:
