@@ -4,6 +4,7 @@ import difflib
 from collections.abc import Iterable
 
 MOST = 16  # names in a message
+LONGEST = 200  # characters of one
 
 
 class UserError(ValueError):
@@ -26,13 +27,18 @@ class Stopped(Exception):
     """Ctrl-C; says which folder to go on in."""
 
 
+def short(text: str) -> str:
+    """What somebody wrote, cut to what fits into a message."""
+    return f"{text[:LONGEST]}..." if len(text) > LONGEST else text
+
+
 def near(word: str, options: Iterable[str]) -> str:
     """The options that look like `word`, or else all of them, as the end of a message."""
     options = list(dict.fromkeys(options))
     matches = difflib.get_close_matches(word, options, n=3, cutoff=0.5)
     if matches:
-        return f"Did you mean {' or '.join(matches)}?"
+        return f"Did you mean {' or '.join(map(short, matches))}?"
     if not options:
         return "There are none."
     more = f" and {len(options) - MOST} more" if len(options) > MOST else ""
-    return f"There are: {', '.join(options[:MOST])}{more}."
+    return f"There are: {', '.join(map(short, options[:MOST]))}{more}."

@@ -1,6 +1,5 @@
 """Fit, test the best checkpoint, return the record: one run in this process, by hand or from a table."""
 
-import math
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -16,6 +15,7 @@ from experiments import memory, record, starts, store
 from experiments.cli import TrainCLI
 from experiments.epochs import Tell, best_so_far, read_rows
 from experiments.errors import UserError
+from experiments.fields import is_number
 from experiments.identity import Tree
 
 
@@ -139,11 +139,12 @@ def _load_if_whole(path: Path) -> dict[str, Any]:
 def _metrics(
     rows: list[dict[str, Any]], best: int, scores: Sequence[Mapping[str, float]]
 ) -> dict[str, float]:
-    """The validation scores of the chosen epoch and the test scores."""
+    """The validation scores of the chosen epoch that are numbers, and the test scores, which have to be."""
     row = next((r for r in rows if int(r["epoch"]) == best), {})
-    found = {name: float(value) for name, value in row.items() if name.startswith("val/") and value != ""}
+    told = {name: float(value) for name, value in row.items() if name.startswith("val/") and value != ""}
+    found = {name: value for name, value in told.items() if is_number(value)}
     for name, value in ((k, float(v)) for score in scores for k, v in score.items()):
-        if not math.isfinite(value):
+        if not is_number(value):
             raise RunError(f"{name} is {value}: the run diverged, or the metric is undefined on this data.")
         found[name] = value
     return found

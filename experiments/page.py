@@ -1,35 +1,43 @@
 """A table as a Markdown page, results/<table>.md. Needs records only, no torch."""
 
 import html
+import re
 from pathlib import Path
+from urllib.parse import quote
 
 from rich.console import Console
 
 from experiments import plots, store, words
+from experiments.errors import StoreError
+from experiments.fields import Fault
+from experiments.keys import STATE
 from experiments.render import show
 from experiments.spec import read_table
 from experiments.summary import Cell, Summary, summarise
 from experiments.table import Changes, Table
 
+# What makes a link, an image or the definition of one, where no backslash stands before it.
+LINK = re.compile(r"(?<!\\)((?:\\\\)*)(!(?=\[)|\](?=[\[(:])(?!\((?:https?://)?[\w./#-]+\)))")
+
 
 def collect(name: str, console: Console) -> int:
     """Draw what exists of a table, runs of other tables that it shares included; the exit code."""
     table = read_table(name)
-    store.take_over(name, (store.read_json(state_file(name)) or {}).get("ids", {}))
+    store.take_over(name, read_state(name)["ids"])
     render(table, console)
     return 0
 
 
 def render(table: Table, console: Console) -> Summary:
     """Print a table and write its page."""
-    summary = summarise(table, store.read_json(state_file(table.name)))
+    summary = summarise(table, read_state(table.name))
     show(summary, console)
     plots.draw(summary)
     path = page_file(table.name)
     text = markdown(summary)
-    if not path.exists() or path.read_text() != text:
+    if not path.exists() or path.read_bytes() != text.encode():
         store.write(path, text)
-    console.print(f"page: {path}", style="dim")
+    console.print(f"page: {path}", style="dim", markup=False)
     return summary
 
 
@@ -43,6 +51,25 @@ def state_file(table: str) -> Path:
     return store.RESULTS / f"{table}.cells.json"
 
 
+def read_state(table: str) -> dict[str, dict[str, str]]:
+    """What is kept there, or nothing yet.
+
+    Raises:
+        StoreError: with the key, where the file is damaged.
+    """
+    path = state_file(table)
+    if not path.exists():
+        return {"ids": {}, "missing": {}}
+    state = store.read_json(path)
+    fault = Fault("it", "is cut off, or no JSON") if state is None else STATE("", state)
+    if fault:
+        raise StoreError(
+            f"{path}: {fault.place} {fault.says}. Take the committed file again (git checkout {path}), or "
+            f"delete it: `make reproduce TABLE={table}` writes it anew."
+        )
+    return {"ids": {}, "missing": {}} | (state or {})
+
+
 def markdown(summary: Summary) -> str:
     """The page: table, legend, claims, notes, what is missing, what failed, what it took."""
     table = summary.table
@@ -51,9 +78,9 @@ def markdown(summary: Summary) -> str:
     names = dict.fromkeys(table.metric_name(column) for column in summary.columns)
     parts = [
         f"# {_plain(table.title)}",
-        f"{_plain(source)}{'; ' if source else ''}metric {', '.join(f'`{name}`' for name in names)}"
+        f"{_plain(source)}{'; ' if source else ''}metric {', '.join(map(_code, names))}"
         + (f" x {table.metric.scale:g}" if table.metric.scale != 1 else "")
-        + f". Made by `make reproduce TABLE={table.name}`.",
+        + f". Made by {_code(f'make reproduce TABLE={table.name}')}.",
         grid(summary, marks),
         words.legend(summary) + " Bold: our best in a column. Grey and italic: a paper's number.",
         *(f"## {_plain(other.table.title)}\n\n{grid(other, marks)}" for other in summary.measures),
@@ -101,7 +128,7 @@ def _claims(summary: Summary) -> str:
         for claim in view.table.claims:
             states = [v.state for v in view.verdicts if v.claim is claim]
             counts = ", ".join(f"{states.count(s)} {s}" for s in dict.fromkeys(states))
-            lines.append(f"- {_plain(claim.says)} (`{claim.holds}`): {counts}")
+            lines.append(f"- {_plain(claim.says)} ({_code(claim.holds)}): {counts}")
             lines += [f"  - {_plain(line)}" for _, line in words.verdicts(view, claim)]
     return "\n".join(["## Claims", "", *lines]) if lines else ""
 
@@ -110,7 +137,7 @@ def _figures(summary: Summary) -> list[str]:
     """The figures that have been drawn."""
     table = summary.table
     files = [(figure.title, plots.figure_file(table.name, figure.name, "png")) for figure in table.figures]
-    return [f"![{_plain(title)}]({path.name})" for title, path in files if path.exists()]
+    return [f"![{_label(title)}]({quote(path.name)})" for title, path in files if path.exists()]
 
 
 def _changes(changes: Changes, summary: Summary) -> str:
@@ -135,8 +162,27 @@ def _listed(title: str, lines: list[str]) -> str:
 
 
 def _plain(text: str) -> str:
-    """Text that may stand in a Markdown table: no HTML of its own, no bar, no line break."""
-    return html.escape(" ".join(str(text).split()), quote=False).replace("|", "\\|")
+    """Text that may stand in a Markdown table: no HTML of its own, no bar, no line break.
+
+    Of links only those to plain addresses stay: pages and files beside this one, and http(s).
+    """
+    return LINK.sub(r"\1\\\2", _no_html(text).replace("|", "\\|"))
+
+
+def _label(text: str) -> str:
+    """Text between the brackets of a link."""
+    return re.sub(r"([\[\]\\|])", r"\\\1", _no_html(text))
+
+
+def _no_html(text: str) -> str:
+    return html.escape(" ".join(str(text).split()), quote=False)
+
+
+def _code(text: str) -> str:
+    """Text set as code, whatever backticks it has."""
+    fence = "`" * (max(map(len, re.findall("`+", text)), default=0) + 1)
+    pad = " " * ("`" in text)
+    return f"{fence}{pad}{' '.join(text.split())}{pad}{fence}"
 
 
 def _grey(text: str) -> str:

@@ -41,7 +41,7 @@ def _draw(figure: Figure, summary: Summary) -> list[Path]:
     try:
         if not KINDS[figure.kind](axes, figure, summary):
             return []
-        axes.set(title=figure.title, xlabel=figure.x_label, ylabel=figure.y_label)
+        axes.set(title=_words(figure.title), xlabel=_words(figure.x_label), ylabel=_words(figure.y_label))
         axes.grid(alpha=0.3)
         axes.legend(fontsize="small")
         files = [figure_file(summary.table.name, figure.name, kind) for kind in ("png", "svg")]
@@ -67,10 +67,12 @@ def _sweep(axes: "Axes", figure: Figure, summary: Summary) -> bool:
     if not known:
         return False
     x, y, spread = zip(*known, strict=True)
-    axes.errorbar(x, y, yerr=spread, marker="o", markersize=3, capsize=2, label=figure.label or None)
+    axes.errorbar(x, y, yerr=spread, marker="o", markersize=3, capsize=2, label=_words(figure.label) or None)
     for style, row in zip(RULES, figure.lines, strict=False):
         if found := ours[row]:
-            axes.axhline(found.mean, color="grey", linestyle=style, label=summary.table.rows[row].label)
+            axes.axhline(
+                found.mean, color="grey", linestyle=style, label=_words(summary.table.rows[row].label)
+            )
     best = x[y.index(max(y))]
     for style, place, label in (("-", 1, "1"), ("--", best, f"best: {best:g}")):
         axes.axvline(place, color="tab:orange", linestyle=style, linewidth=0.8, label=label)
@@ -85,7 +87,9 @@ def _curves(axes: "Axes", figure: Figure, summary: Summary) -> bool:
     """
     drawn = False
     for index, row in enumerate(figure.rows):
-        name = summary.table.rows[row].label + ("†" if summary.cells[row, figure.column].stale else "")
+        name = _words(summary.table.rows[row].label) + (
+            "†" if summary.cells[row, figure.column].stale else ""
+        )
         found = [r for r in _records(summary, row, figure.column) if r.get("curves", {}).get(figure.curve)]
         for record in found if figure.seeds == "all" else found[:1]:
             values = [value / figure.values.get(row, 1.0) for value in record["curves"][figure.curve]]
@@ -105,6 +109,11 @@ def _curves(axes: "Axes", figure: Figure, summary: Summary) -> bool:
 
 
 KINDS = {"sweep": _sweep, "curves": _curves}
+
+
+def _words(text: object) -> str:
+    """Text that holds no formula, whatever its dollars."""
+    return str(text).replace("$", r"\$")
 
 
 def _length(record: dict[str, Any], figure: Figure) -> float:

@@ -37,10 +37,10 @@ def show(summary: Summary, console: Console) -> None:
 
 def _grid(summary: Summary, columns: list[str], marks: dict[str, list[int]]) -> Grid:
     table = summary.table
-    grid = Grid(title=table.title, title_justify="left", show_lines=False)
+    grid = Grid(title=Text(table.title), title_justify="left", show_lines=False)
     grid.add_column("")
     for column in columns:
-        grid.add_column(table.columns[column].label + _mark(marks, f"column {column}"), no_wrap=True)
+        grid.add_column(Text(table.columns[column].label + _mark(marks, f"column {column}")), no_wrap=True)
     best = {column: summary.best(column) for column in columns}
     for name, row in table.rows.items():
         style = "grey50 italic" if row.cited else ""

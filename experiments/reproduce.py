@@ -10,14 +10,14 @@ from experiments import starts, store, workers
 from experiments.board import board
 from experiments.compose import Composed, Layers, modules
 from experiments.errors import TableError
+from experiments.fields import LARGEST_SEED
 from experiments.identity import difference
 from experiments.launch import Launch, adopt_finished, open_to
-from experiments.page import render, state_file
+from experiments.page import read_state, render, state_file
 from experiments.plan import Plan, Run, layers_of, make_plan
 from experiments.spec import read_table, select
 from experiments.table import Table
 
-LARGEST_SEED = 2**32 - 1
 STOPPED = 130  # exit code
 
 
@@ -175,12 +175,12 @@ def _replaces(record: store.Record, run: Run) -> str:
 
 def keep_state(plan: Plan) -> None:
     """Remember ids and missing columns for pages drawn without torch."""
-    old = store.read_json(state_file(plan.table.name)) or {}
-    ids = old.get("ids", {}) | {f"{r}/{c}/{s}": i for (r, c, s), i in plan.ids.items()}
+    old = read_state(plan.table.name)
+    ids = old["ids"] | {f"{r}/{c}/{s}": i for (r, c, s), i in plan.ids.items()}
     seen = {column for _, column, _ in plan.ids}
     columns = plan.table.columns
     here = {c: "" if columns[c].unavailable else why for c, why in plan.missing.items()}
-    missing = {c: why for c, why in old.get("missing", {}).items() if c not in seen} | here
+    missing = {c: why for c, why in old["missing"].items() if c not in seen} | here
     text = json.dumps({"missing": missing, "ids": ids}, indent=0, sort_keys=True)
     store.write(state_file(plan.table.name), f"{text}\n")
 

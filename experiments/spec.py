@@ -3,47 +3,30 @@
 Everything a person can mistype in conf/tables/*.yaml is refused here, before anything runs.
 """
 
-import re
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any, NoReturn
 
-import yaml
-
+from experiments import fields
 from experiments.claims import Claim, ClaimError, read_claim
-from experiments.errors import TableError, near
+from experiments.errors import TableError, near, short
+from experiments.fields import Check, shown
+from experiments.keys import REPORTED, TABLE
 from experiments.table import TUNED, Changes, Column, Figure, Metric, Ratio, Row, Table
-
-Tree = Any  # what YAML gave
+from experiments.yaml_file import Tree, YamlFile, read_yaml
 
 TABLES = Path("conf/tables")
 SWEEPS = Path("conf/sweeps")  # tables that search on validation
-KEYS = {
-    "table": (
-        "title source metric measures seeds columns rows reported reported_runs claims notes figures "
-        "ratios tuned changes".split()
-    ),
-    "metric": ["name", "scale", "digits", "better"],
-    "measure": ["title", "metric", "rows", "reported", "claims"],
-    "column": ["label", "config", "over", "note", "unavailable", "tuned", "instead_of", "metric"],
-    "row": ["label", "config", "needs", "tuned", "set", "grid", "columns", "cited", "note"],
-    "claim": ["says", "holds", "on", "across"],
-    "source": ["paper", "table", "figure"],
-    "ratio": ["says", "of", "to", "reported"],
-    "figure": (
-        "name title kind column rows values lines curve x x_label y_label label scale seeds smooth "
-        "begins".split()
-    ),
-    "changes": ["title", "row", "column"],
-}
+POINTS = 1000  # of a grid
 
 
 def read_table(name: str) -> Table:
     """Read conf/tables/<name>.yaml, conf/sweeps/<name>.yaml, or the file of that path."""
-    path, tree = _load(name)
-    return _Reader(path).table(tree)
+    file = _load(name)
+    return _Reader(file).table(file.tree)
 
 
 def select(kind: str, wanted: str | None, options: Iterable[Any]) -> list[Any]:
@@ -58,185 +41,154 @@ def select(kind: str, wanted: str | None, options: Iterable[Any]) -> list[Any]:
     return [o for o in options if str(o) in names]
 
 
-def _load(name: str) -> tuple[Path, Tree]:
-    """Where a table is, and what its file holds."""
+def _load(name: str) -> YamlFile:
+    """The file of a table."""
     places = [Path(name)] if name.endswith(".yaml") else [f / f"{name}.yaml" for f in (TABLES, SWEEPS)]
-    path = next((place for place in places if place.exists()), places[0])
-    if not path.exists():
+    path = next(filter(_is_file, places), None)
+    if path is None:
         names = sorted(p.stem for folder in (TABLES, SWEEPS) for p in folder.glob("*.yaml"))
-        raise TableError(f"There is no table {name!r} (looked for {path}). {near(name, names)}")
+        told = f"There is no table {shown(name)} (looked for {short(str(places[0]))})."
+        raise TableError(f"{told} {near(name, names)}")
+    return read_yaml(path)
+
+
+def _is_file(path: Path) -> bool:
     try:
-        return path, yaml.load(path.read_text(), _Loader)  # a SafeLoader
-    except yaml.YAMLError as error:
-        raise TableError(f"{path} is not YAML: {error}") from None
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML 1.2 booleans: `on` is a word, as it is in claims."""
-
-
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in pairs if tag != "tag:yaml.org,2002:bool"]
-    for first, pairs in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:bool", re.compile("^(?:true|True|false|False)$"), list("tTfF")
-)
+        return path.is_file()
+    except OSError:  # a name that is too long for one
+        return False
 
 
 class _Reader:
-    """Turns the tree of one file into a Table, naming the place of every fault."""
+    """Turns the tree of one file into a Table, naming line and key of every fault."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, file: YamlFile) -> None:
+        self.file, self.path = file, file.path
 
     def table(self, tree: Tree) -> Table:
-        self._keys("table", "", tree)
-        for key in ("title", "metric", "seeds", "columns", "rows"):
-            if key not in tree:
-                self._fail(f"`{key}` is missing.")
+        tree = self._keys("table", "", tree, needed=("title", "metric", "seeds", "columns", "rows"))
         columns = {name: self._column(name, t) for name, t in self._written_out("columns", tree).items()}
         trees = {
             name: t for n, rest in self._written_out("rows", tree).items() for name, t in self._grid(n, rest)
         }
         rows = {name: self._row(name, t, columns) for name, t in trees.items()}
         self._needs(rows)
-        self._tuned(str(tree.get("tuned") or self.path.stem), rows, columns)
+        tuned = tree.get("tuned", self.path.stem)
+        self._tuned(tuned, rows, columns)
         table = Table(
             name=self.path.stem,
             title=str(tree["title"]),
-            source=self._keys("source", "source", tree.get("source") or {}),
+            source=self._keys("source", "source", tree.get("source", {})),
             metric=self._metric(tree["metric"]),
             seeds=self._seeds(tree["seeds"]),
             columns=columns,
             rows=rows,
-            reported=self._reported(tree.get("reported") or {}, rows, columns),
+            reported=self._reported("reported", tree, rows, columns),
             reported_runs=tree.get("reported_runs"),
-            claims=self._claims(tree, rows, columns),
-            notes=tuple(map(str, tree.get("notes") or [])),
-            tuned=str(tree.get("tuned") or self.path.stem),
-            ratios=tuple(self._ratio(i, t, rows) for i, t in enumerate(tree.get("ratios") or [])),
-            figures=tuple(self._figure(i, t, rows, columns) for i, t in enumerate(tree.get("figures") or [])),
-            changes=tuple(
-                self._changes(i, t, rows, columns) for i, t in enumerate(tree.get("changes") or [])
-            ),
+            claims=self._claims("claims", tree, rows, columns),
+            notes=tuple(map(str, tree.get("notes", []))),
+            tuned=tuned,
+            ratios=tuple(self._ratio(*one, rows) for one in _numbered("ratios", tree)),
+            figures=tuple(self._figure(*one, rows, columns) for one in _numbered("figures", tree)),
+            changes=tuple(self._changes(*one, rows, columns) for one in _numbered("changes", tree)),
         )
-        measures = (self._measure(i, t, table) for i, t in enumerate(tree.get("measures") or []))
-        return replace(table, measures=tuple(measures))
+        return replace(
+            table, measures=tuple(self._measure(*one, table) for one in _numbered("measures", tree))
+        )
 
     def _written_out(self, kind: str, tree: Tree) -> dict[str, Tree]:
         """All rows or columns; one that is a word is the one of its name in the table so called."""
-        trees = {str(name): t for name, t in self._dict(kind, tree[kind]).items()}
-        read: dict[str, tuple[Path, Tree]] = {}
+        trees = {str(name): t for name, t in tree[kind].items()}
+        read: dict[str, YamlFile] = {}
         for name, lender in trees.items():
+            place = f"{kind}.{name}"
             if isinstance(lender, str):
                 try:
-                    path, lent = read[lender] = read.get(lender) or _load(lender)
+                    file = read[lender] = read.get(lender) or _load(lender)
                 except TableError as error:
-                    self._fail(f"{kind}.{name}: {error}")
-                trees[name] = self._dict(f"{kind} of {path}", self._dict(str(path), lent).get(kind)).get(name)
+                    self._fail(place, f": {error}")
+                lent = file.tree.get(kind) if isinstance(file.tree, dict) else None
+                trees[name] = lent.get(name) if isinstance(lent, dict) else None
                 if not isinstance(trees[name], dict):
-                    self._fail(f"{kind}.{name} is said to be that of {lender}, and {path} writes out none.")
+                    self._fail(place, f" is said to be that of {lender}, and {file.path} writes out none.")
         return trees
 
     def _metric(self, tree: Tree, place: str = "metric") -> Metric:
-        metric = Metric(**self._keys("metric", place, tree))
-        if metric.better not in ("higher", "lower"):
-            self._fail(f"{place}.better is {metric.better!r}; write higher or lower.")
-        return metric
+        return Metric(**self._keys("metric", place, tree, needed=("name",)))
 
-    def _measure(self, index: int, tree: Tree, table: Table) -> Table:
+    def _measure(self, place: str, tree: Tree, table: Table) -> Table:
         """The table, or some of its rows, seen through another metric: same cells, other numbers."""
-        place = f"measures[{index}]"
-        tree = self._keys("measure", place, tree)
-        if "metric" not in tree:
-            self._fail(f"{place}.metric is missing.")
-        for row in (shown := tree.get("rows") or table.rows):
+        tree = self._keys("measure", place, tree, needed=("metric",))
+        metric = self._metric(tree["metric"], f"{place}.metric")
+        for row in (shown_rows := tree.get("rows") or table.rows):
             self._known(f"{place}.rows", "row", row, table.rows)
-        rows = {name: row for name, row in table.rows.items() if name in shown}
+        rows = {name: row for name, row in table.rows.items() if name in shown_rows}
         return replace(
             table,
-            title=str(tree.get("title", tree["metric"].get("name"))),
+            title=str(tree.get("title", metric.name)),
             rows=rows,
-            metric=self._metric(tree["metric"], f"{place}.metric"),
+            metric=metric,
             columns={name: replace(column, metric="") for name, column in table.columns.items()},
-            reported=self._reported(tree.get("reported") or {}, rows, table.columns),
-            claims=self._claims(tree, rows, table.columns),
+            reported=self._reported(f"{place}.reported", tree, rows, table.columns),
+            claims=self._claims(f"{place}.claims", tree, rows, table.columns),
             figures=(),
             changes=(),
             ratios=(),
         )
 
-    def _ratio(self, index: int, tree: Tree, rows: dict[str, Row]) -> Ratio:
-        place = f"ratios[{index}]"
-        tree = self._keys("ratio", place, tree)
-        for key in ("says", "of", "to"):
-            if key not in tree:
-                self._fail(f"{place}.{key} is missing.")
+    def _ratio(self, place: str, tree: Tree, rows: dict[str, Row]) -> Ratio:
+        tree = self._keys("ratio", place, tree, needed=("says", "of", "to"))
         for key in ("of", "to"):
             self._known(f"{place}.{key}", "row", tree[key], rows)
         return Ratio(**tree)
 
-    def _figure(self, index: int, tree: Tree, rows: dict[str, Row], columns: dict[str, Column]) -> Figure:
-        place = f"figures[{index}]"
-        tree = self._keys("figure", place, tree)
-        for key in ("name", "title", "kind", "column"):
-            if key not in tree:
-                self._fail(f"{place}.{key} is missing.")
-        choices = {
-            "kind": ("sweep", "curves"),
-            "x": ("epoch", "minutes"),
-            "scale": ("log", "linear"),
-            "seeds": ("first", "all"),
-        }
-        for key, known in choices.items():
-            self._known(f"{place}.{key}", f"{key} of figure", tree.get(key, known[0]), known)
+    def _figure(self, place: str, tree: Tree, rows: dict[str, Row], columns: dict[str, Column]) -> Figure:
+        tree = self._keys("figure", place, tree, needed=("name", "title", "kind", "column"))
+        shape = {"sweep": ("values",), "curves": ("rows", "curve")}[tree["kind"]]
+        self._keys("figure", place, tree, needed=shape)
         self._known(f"{place}.column", "column", tree["column"], columns)
-        for row in (*tree.get("rows", ()), *tree.get("values", ()), *tree.get("lines", ())):
-            self._known(place, "row", row, rows)
+        for key in ("rows", "values", "lines"):
+            for row in tree.get(key, ()):
+                self._known(f"{place}.{key}", "row", row, rows)
         return Figure(**tree)
 
-    def _changes(self, index: int, tree: Tree, rows: dict[str, Row], columns: dict[str, Column]) -> Changes:
-        place = f"changes[{index}]"
-        tree = self._keys("changes", place, tree)
-        for key, options in (("title", None), ("row", rows), ("column", columns)):
-            if key not in tree:
-                self._fail(f"{place}.{key} is missing.")
-            if options is not None:
-                self._known(f"{place}.{key}", key, tree[key], options)
+    def _changes(self, place: str, tree: Tree, rows: dict[str, Row], columns: dict[str, Column]) -> Changes:
+        tree = self._keys("changes", place, tree, needed=("title", "row", "column"))
+        self._known(f"{place}.row", "row", tree["row"], rows)
+        self._known(f"{place}.column", "column", tree["column"], columns)
         return Changes(**tree)
 
     def _column(self, name: str, tree: Tree) -> Column:
-        tree = self._keys("column", f"columns.{name}", tree)
-        config, over = (self._files(f"columns.{name}.{key}", tree.pop(key, [])) for key in ("config", "over"))
+        place = f"columns.{name}"
+        self._check(fields.name, place, name)
+        tree = self._keys("column", place, tree)
+        config, over = (self._files(f"{place}.{key}", tree.pop(key, [])) for key in ("config", "over"))
         return Column(name, str(tree.pop("label", name)), config, over, **tree)
 
     def _grid(self, name: str, tree: Tree) -> Iterator[tuple[str, Tree]]:
         """The rows of a tree: itself, or with a `grid` one for each point, named and labelled by it."""
-        if not isinstance(tree, dict) or "grid" not in tree:
-            yield name, tree
+        place = f"rows.{name}"
+        if not name.isidentifier() or len(name) > 80:
+            self._fail(place, ": a row's name is letters, digits and _, so that claims can say it.")
+        rest = self._keys("row", place, tree)
+        if "grid" not in rest:
+            yield name, rest
             return
-        place = f"rows.{name}.grid"
-        grid = self._dict(place, tree["grid"])
-        for key, values in grid.items():
-            if not isinstance(values, list) or not values:
-                self._fail(f"{place}.{key} is {values!r}; write a list of values.")
-        rest = {key: value for key, value in tree.items() if key != "grid"}
+        grid = rest.pop("grid")
+        if math.prod(map(len, grid.values())) > POINTS:
+            self._fail(f"{place}.grid", f" has more than {POINTS:,} points. Give fewer values.")
         for index, point in enumerate(product(*grid.values())):
             told = ", ".join(
                 f"{key.rpartition('.')[2]} {value}" for key, value in zip(grid, point, strict=True)
             )
             chosen = {**rest.get("set", {}), **dict(zip(grid, point, strict=True))}
-            yield f"{name}_{index}", rest | {"label": f"{tree.get('label', name)}: {told}", "set": chosen}
+            yield f"{name}_{index}", rest | {"label": f"{rest.get('label', name)}: {told}", "set": chosen}
 
     def _row(self, name: str, tree: Tree, columns: dict[str, Column]) -> Row:
-        place = f"rows.{name}"
-        if not name.isidentifier():
-            self._fail(f"{place}: a row's name is letters, digits and _, so that claims can say it.")
-        tree = self._keys("row", place, tree)
+        place, tree = f"rows.{name}", dict(tree)
         config = self._files(f"{place}.config", tree.pop("config", []))
         if bool(config) == bool(tree.pop("cited", not config)):
-            self._fail(f"{place}: a row has either `config` or `cited: true`.")
+            self._fail(place, ": a row has either `config` or `cited: true`.")
         only = tree.pop("columns", None)
         for column in only or []:
             self._known(f"{place}.columns", "column", column, columns)
@@ -246,15 +198,16 @@ class _Reader:
     def _needs(self, rows: dict[str, Row]) -> None:
         for row in rows.values():
             for key, needed in row.needs.items():
-                self._known(f"rows.{row.name}.needs.{key}", "row", needed, rows)
+                place = f"rows.{row.name}.needs.{key}"
+                self._known(place, "row", needed, rows)
                 if rows[needed].cited:
-                    self._fail(f"rows.{row.name}.needs.{key}: {needed} is cited, it has no run to take from.")
+                    self._fail(place, f": {needed} is cited, it has no run to take from.")
         for row in rows.values():
             seen, todo = set(), [row.name]
             while todo:
                 for needed in rows[todo.pop()].needs.values():
                     if needed == row.name:
-                        self._fail(f"rows.{row.name}.needs leads back to itself.")
+                        self._fail(f"rows.{row.name}.needs", " leads back to itself.")
                     if needed not in seen:
                         seen.add(needed)
                         todo.append(needed)
@@ -265,76 +218,77 @@ class _Reader:
         there = sorted({path.stem for path in folder.glob("*/*.yaml")})
         for row in rows.values():
             if row.tuned:
-                self._known(
-                    f"rows.{row.name}.tuned (a file in {folder}/*)", "settings file", row.tuned, there
-                )
+                self._known(f"rows.{row.name}.tuned", f"settings file in {folder}/*", row.tuned, there)
         for column in columns.values():
-            self._known(
-                f"columns.{column.name}.instead_of", "column", column.instead_of or column.name, columns
-            )
+            place = f"columns.{column.name}"
+            self._known(f"{place}.instead_of", "column", column.instead_of or column.name, columns)
             if column.tuned:
                 folders = sorted(path.name for path in folder.glob("*"))
-                self._known(f"columns.{column.name}.tuned", f"folder in {folder}", column.tuned, folders)
+                self._known(f"{place}.tuned", f"folder in {folder}", column.tuned, folders)
 
-    def _seeds(self, seeds: Tree) -> tuple[int, ...]:
-        if (
-            not isinstance(seeds, list)
-            or not all(type(s) is int for s in seeds)
-            or len(set(seeds)) != len(seeds)
-        ):
-            self._fail(f"seeds is {seeds!r}; write a list of different whole numbers, such as [0, 1, 2].")
+    def _seeds(self, seeds: list[int]) -> tuple[int, ...]:
+        if len(set(seeds)) != len(seeds):
+            self._fail("seeds", f" is {shown(seeds)}; write different whole numbers, such as [0, 1, 2].")
         return tuple(seeds)
 
     def _reported(
-        self, tree: Tree, rows: dict[str, Row], columns: dict[str, Column]
+        self, place: str, tree: Tree, rows: dict[str, Row], columns: dict[str, Column]
     ) -> dict[str, dict[str, tuple[float, float | None]]]:
         reported: dict[str, dict[str, tuple[float, float | None]]] = {}
-        for row, cells in self._dict("reported", tree).items():
-            self._known("reported", "row", row, rows)
-            for column, numbers in self._dict(f"reported.{row}", cells).items():
-                self._known(f"reported.{row}", "column", column, columns)
-                pair = numbers if isinstance(numbers, list) else [numbers]
-                if not 1 <= len(pair) <= 2 or not all(isinstance(p, int | float) for p in pair):
-                    self._fail(f"reported.{row}.{column} is {numbers!r}; write [mean, std] or one number.")
-                reported.setdefault(row, {})[column] = (pair[0], pair[1] if len(pair) == 2 else None)
+        for row, cells in tree.get("reported", {}).items():
+            self._known(f"{place}.{row}", "row", row, rows)
+            for column, numbers in cells.items():
+                self._known(f"{place}.{row}.{column}", "column", column, columns)
+                self._check(REPORTED, f"{place}.{row}.{column}", numbers)
+                mean, std = (*numbers, None)[:2] if isinstance(numbers, list) else (numbers, None)
+                reported.setdefault(row, {})[column] = (mean, std)
         return reported
 
-    def _claims(self, tree: Tree, rows: dict[str, Row], columns: dict[str, Column]) -> tuple[Claim, ...]:
-        return tuple(self._claim(i, t, rows, columns) for i, t in enumerate(tree.get("claims") or []))
+    def _claims(
+        self, place: str, tree: Tree, rows: dict[str, Row], columns: dict[str, Column]
+    ) -> tuple[Claim, ...]:
+        return tuple(
+            self._claim(f"{place}[{i}]", one, rows, columns) for i, one in enumerate(tree.get("claims", []))
+        )
 
-    def _claim(self, index: int, tree: Tree, rows: dict[str, Row], columns: dict[str, Column]) -> Claim:
-        place = f"claims[{index}]"
-        tree = self._keys("claim", place, tree)
-        for column in tree.get("on") or []:
+    def _claim(self, place: str, tree: Tree, rows: dict[str, Row], columns: dict[str, Column]) -> Claim:
+        tree = self._keys("claim", place, tree, needed=("holds",))
+        for column in tree.get("on", []):
             self._known(f"{place}.on", "column", column, columns)
         try:
             return read_claim(tree, rows, columns)
         except ClaimError as error:
-            self._fail(f"{place}: {error}")
+            self._fail(f"{place}.holds", f": {error}")
 
-    def _files(self, place: str, names: Tree) -> tuple[str, ...]:
+    def _files(self, place: str, names: str | list[str]) -> tuple[str, ...]:
         names = [names] if isinstance(names, str) else names
         for name in names:
-            if not Path(name).exists():
+            if not _is_file(Path(name)):
                 siblings = [str(p) for p in Path(name).parent.glob("*.yaml")]
-                self._fail(f"{place}: there is no file {name}. {near(name, siblings)}")
+                self._fail(place, f": there is no file {short(name)}. {near(name, siblings)}")
         return tuple(names)
 
-    def _keys(self, kind: str, place: str, tree: Tree) -> dict[str, Any]:
-        for key in self._dict(place or "the file", tree):
-            if key not in KEYS[kind]:
+    def _keys(self, kind: str, place: str, tree: Tree, *, needed: tuple[str, ...] = ()) -> dict[str, Any]:
+        """The tree as a copy, when all its keys are known and hold what they may."""
+        for key in tree if isinstance(tree, dict) else ():
+            if key not in TABLE[kind]:
                 where = f"{place}.{key}" if place else key
-                self._fail(f"{where} is not a key of a {kind}. {near(str(key), KEYS[kind])}")
+                self._fail(where, f" is not a key of a {kind}. {near(key, TABLE[kind])}")
+        self._check(fields.keyed(TABLE[kind], needed=needed), place, tree)
         return dict(tree)
 
-    def _dict(self, place: str, tree: Tree) -> dict[Any, Any]:
-        if not isinstance(tree, dict):
-            self._fail(f"{place} should hold `name: value` pairs, not {tree!r}.")
-        return tree
+    def _check(self, check: Check, place: str, found: Tree) -> None:
+        if fault := check(place, found):
+            self._fail(fault.place, f" {fault.says}.")
 
     def _known(self, place: str, kind: str, name: str, options: Iterable[str]) -> None:
         if name not in options:
-            self._fail(f"{place}: there is no {kind} {name!r}. {near(str(name), options)}")
+            self._fail(place, f": there is no {kind} {shown(name)}. {near(str(name), options)}")
 
-    def _fail(self, message: str) -> NoReturn:
-        raise TableError(f"{self.path}: {message}")
+    def _fail(self, place: str, says: str) -> NoReturn:
+        raise TableError(f"{self.path}, line {self.file.line(place)}: {short(place) or 'the file'}{says}")
+
+
+def _numbered(kind: str, tree: Tree) -> Iterator[tuple[str, Tree]]:
+    """The places and trees of a list."""
+    return ((f"{kind}[{i}]", one) for i, one in enumerate(tree.get(kind, [])))

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.errors import StoreError
+from experiments.keys import RECORD
 
 RUNS = Path("runs")
 RESULTS = Path("results")
@@ -30,7 +31,7 @@ class Records:
     """The records of a results file, and what was wrong with it."""
 
     records: list[Record] = field(default_factory=list)
-    broken: list[str] = field(default_factory=list)
+    broken: list[bytes] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
 
@@ -61,30 +62,50 @@ def results_file(table: str) -> Path:
 
 
 def read_results(table: str) -> Records:
-    """The records of a table; a broken line is reported with its number and costs nothing else."""
+    """The records of a table; a broken line is told with its number and key, and costs nothing else."""
     path, found = results_file(table), Records()
-    lines = path.read_text(errors="replace").splitlines() if path.exists() else []
+    lines = path.read_bytes().split(b"\n") if path.exists() else []
+    line_of: dict[Place, int] = {}
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:
-            record = json.loads(line)
-            {key: record[key] for key in ("id", "row", "column", "seed", "metrics")}
+            record = _record(line)
+            if (first := line_of.setdefault(place_of(record), number)) != number:
+                raise Broken(f"line {first} has its row, column and seed already")
             found.records.append(record)
-        except (ValueError, KeyError, TypeError) as error:
+        except Broken as reason:
             found.broken.append(line)
             found.warnings.append(
-                f"{path}, line {number} is broken ({type(error).__name__}: {str(error)[:60]}). The rest is "
-                f"used; the line moves to {path.name}.broken at the next change, and its run is made again "
-                "unless runs/ still has it."
+                f"{path}, line {number} is broken: {reason}. The rest is used; the line moves to "
+                f"{path.name}.broken at the next change, and its run is made again unless runs/ still has it."
             )
     return found
+
+
+class Broken(ValueError):
+    """Why a line is no record."""
+
+
+def _record(line: bytes) -> Record:
+    """The record in a line."""
+    try:
+        record = json.loads(line.decode())
+    except UnicodeDecodeError:
+        raise Broken("it is not UTF-8") from None
+    except RecursionError:
+        raise Broken("it is nested without end") from None
+    except ValueError as error:
+        raise Broken(f"it is not JSON ({str(error)[:80]})") from None
+    if fault := RECORD("", record):
+        raise Broken(f"{fault.place or 'it'} {fault.says}")
+    return record
 
 
 def read_record(run_id: str) -> Record | None:
     """What a finished run left in its folder."""
     record = read_json(run_dir(run_id) / "record.json")
-    return record if record and record.get("id") == run_id else None
+    return record if record and not RECORD("", record) and record["id"] == run_id else None
 
 
 def finished() -> dict[str, Record]:
@@ -106,8 +127,8 @@ def keep(table: str, records: list[Record]) -> None:
         old = read_results(table)
         lines = {place_of(record): record for record in [*old.records, *records]}.values()
         if old.broken:
-            with path.with_name(f"{path.name}.broken").open("a") as aside:
-                aside.writelines(f"{line}\n" for line in old.broken)
+            with path.with_name(f"{path.name}.broken").open("ab") as aside:
+                aside.writelines(line + b"\n" for line in old.broken)
         write(path, "".join(f"{json.dumps(line, sort_keys=False)}\n" for line in lines))
 
 
@@ -148,11 +169,12 @@ def place_of(record: Record) -> Place:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """A small file of ours; None where it is absent or was cut off."""
+    """A small file of ours; None where it is absent or damaged."""
     try:
-        return json.loads(path.read_text())
-    except (OSError, ValueError):
+        tree = json.loads(path.read_text())
+    except (OSError, ValueError, RecursionError):
         return None
+    return tree if isinstance(tree, dict) else None
 
 
 def write_json(path: Path, tree: dict[str, Any]) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from experiments import starts, store
 from experiments.claims import Claim, holds
+from experiments.fields import is_number
 from experiments.table import Changes, Column, Ratio, Table
 
 NOT_YET = "not yet"
@@ -109,7 +110,7 @@ class Summary:
         runs = [
             r["findings"]["changes"]
             for r in self.records
-            if (r["row"], r["column"]) == cell and "findings" in r
+            if (r["row"], r["column"]) == cell and "changes" in r.get("findings", {})
         ]
         counts: dict[tuple[str, str], float] = {}
         for before, after, times in (change for run in runs for change in run):
@@ -179,11 +180,11 @@ def number(record: Mapping[str, Any], name: str) -> float | None:
     """
     if name == "seconds_per_epoch":
         updates = (record.get("updates") or {"all": 1}).values()
-        if not record.get("epochs") or not any(updates):
+        if not record.get("epochs") or not record.get("seconds") or not any(updates):
             return None
         return record["seconds"] / record["epochs"] * max(updates) / sum(updates)
     value = record["metrics"].get(name, record.get(name))
-    return float(value) if isinstance(value, int | float) else None
+    return float(value) if is_number(value) else None
 
 
 def judge(claim: Claim, cells: Mapping[tuple[str, str], Cell]) -> list[Verdict]:
@@ -245,11 +246,12 @@ def welch(a: Sample, b: Sample) -> float | None:
     """Two-sided p of Welch's t-test; None where a side has fewer than three runs or no spread is known."""
     if min(a.count, b.count) < ENOUGH or a.std is None or b.std is None:
         return None
-    parts = [a.std**2 / a.count, b.std**2 / b.count]
-    if sum(parts) == 0:
+    ours, theirs = a.std / math.sqrt(a.count), b.std / math.sqrt(b.count)
+    error = math.hypot(ours, theirs)
+    if error == 0:
         return 1.0 if a.mean == b.mean else 0.0
-    freedom = sum(parts) ** 2 / (parts[0] ** 2 / (a.count - 1) + parts[1] ** 2 / (b.count - 1))
-    return _two_sided((a.mean - b.mean) / math.sqrt(sum(parts)), freedom)
+    freedom = 1 / ((ours / error) ** 4 / (a.count - 1) + (theirs / error) ** 4 / (b.count - 1))
+    return _two_sided((a.mean - b.mean) / error, freedom)
 
 
 def paired(gap: Sample) -> float | None:

@@ -68,8 +68,8 @@ def test_a_sweep_draws_means_over_the_seeds_that_all_its_rows_have(
 
 def test_mistakes_in_a_figure_name_their_place(world: World, tmp_path: Path) -> None:
     for change, words in (
-        ({"kind": "pie"}, "no kind of figure 'pie'"),
-        ({"x": "hours"}, "no x of figure 'hours'"),
+        ({"kind": "pie"}, "figures[0].kind is 'pie'; it has to be sweep or curves"),
+        ({"x": "hours"}, "figures[0].x is 'hours'; it has to be epoch or minutes"),
         ({"rows": ["plane"]}, "no row 'plane'"),
         ({"column": "eesy"}, "no column 'eesy'"),
         ({"colour": 1}, "figures[0].colour is not a key"),

@@ -1,5 +1,7 @@
 """Table files: what is read from them, and what is said of a bad one."""
 
+import re
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +83,7 @@ def test_a_row_or_column_that_is_a_word_is_that_of_the_table_so_called(world: Wo
         ("rows.a-b", {"cited": True}, ["letters, digits"]),
         ("columns.easy.not", "x", ["columns.easy.not", "Did you mean note"]),
         ("seeds", [0, 0], ["different whole numbers"]),
-        ("seeds", "0", ["different whole numbers"]),
+        ("seeds", "0", ["seeds is '0'; it has to be a list"]),
         ("reported.plane", {}, ["no row 'plane'"]),
         ("reported.plain.easy", "60 +- 1", ["[mean, std]"]),
         ("claims.0.holds", "taught beats plain", ["cannot be read"]),
@@ -90,6 +92,48 @@ def test_a_row_or_column_that_is_a_word_is_that_of_the_table_so_called(world: Wo
         ("claims.0.holds", "taught > plain.__class__", ["not allowed"]),
         ("claims.0.on", ["eesy"], ["claims[0].on", "Did you mean easy"]),
         ("rows", [], ["`name: value` pairs"]),
+        ("rows", {}, ["rows is {}", "one at least"]),
+        ("seeds", [], ["seeds is []", "not empty"]),
+        ("seeds", [-1], ["seeds[0] is -1", "a whole number from 0 to 4294967295"]),
+        ("seeds", [2**40], ["seeds[0] is 1099511627776"]),
+        ("seeds", [True], ["seeds[0] is True"]),
+        ("metric.scale", "x", ["metric.scale is 'x'", "a number above 0"]),
+        ("metric.scale", float("nan"), ["metric.scale is nan"]),
+        ("metric.scale", -100, ["metric.scale is -100"]),
+        ("metric.digits", -1, ["metric.digits is -1", "from 0 to 12"]),
+        ("metric.digits", 10**9, ["metric.digits is 1000000000"]),
+        ("metric.name", ["a"], ["metric.name is ['a']"]),
+        ("metric", {"scale": 100}, ["metric.name is missing"]),
+        ("title", None, ["title is None", "text"]),
+        ("title", "a\x1b[2Jb", ["title is", "ordinary characters"]),
+        ("notes", ["x" * 1_000_000], ["notes[0] is 'xxx", "at most 10,000"]),
+        ("notes", "one", ["notes is 'one'", "a list"]),
+        ("source", {"paper": ["a"]}, ["source.paper is ['a']"]),
+        ("columns.a/b", {}, ["columns.a/b is 'a/b'", "without comma and slash"]),
+        ("columns.easy", 5, ["columns.easy is 5", "`name: value` pairs"]),
+        ("columns.easy.config", [7], ["columns.easy.config[0] is 7"]),
+        ("rows.plain.config", ["conf/scheme"], ["no file conf/scheme"]),
+        ("rows.plain.config", ["x" * 5000], ["there is no file xxx"]),
+        ("rows.plain.needs", ["taught"], ["rows.plain.needs is ['taught']"]),
+        ("rows.plain.set", {"model.x": date(2026, 1, 1)}, ["rows.plain.set.model.x is datetime.date"]),
+        ("rows.plain.grid", {"a": [*range(50)], "b": [*range(50)]}, ["more than 1,000 points"]),
+        ("rows.plain.tuned", "../../etc", ["rows.plain.tuned is '../../etc'"]),
+        ("reported.plain.easy", [60, -1], ["reported.plain.easy is [60, -1]"]),
+        ("reported.plain.easy", True, ["[mean, std]"]),
+        ("reported.plain.easy", float("inf"), ["[mean, std]"]),
+        ("reported_runs", 0, ["reported_runs is 0"]),
+        ("claims", ["taught > plain"], ["claims[0] is 'taught > plain'"]),
+        ("claims.0.holds", None, ["claims[0].holds is None"]),
+        ("claims.0.holds", "taught > " + "-" * 500 + "1", ["claims[0].holds is", "at most 400"]),
+        ("claims.0.holds", "taught > True", ["`True` is not allowed"]),
+        ("claims.0.holds", "taught > 1e999", ["is not allowed"]),
+        ("claims.0.holds", "(taught > # `x`\n plain)", ["claims[0].holds is", "one line"]),
+        ("claims.0.on", "easy", ["claims[0].on is 'easy'", "a list"]),
+        ("claims.0.across", "median", ["claims[0].across is 'median'; it has to be mean"]),
+        ("measures", [{"title": "T"}], ["measures[0].metric is missing"]),
+        ("figures", [{"name": "../f"}], ["figures[0].name is '../f'"]),
+        ("figures", [{"smooth": 0}], ["figures[0].smooth is 0"]),
+        ("figures", [{"values": {"plain": 0}}], ["figures[0].values.plain is 0"]),
     ],
 )
 def test_a_mistake_in_a_table_is_named_with_its_place(
@@ -102,9 +146,61 @@ def test_a_mistake_in_a_table_is_named_with_its_place(
     with pytest.raises(TableError) as caught:
         read_table("toy")
     message = str(caught.value)
-    assert message.startswith("conf/tables/toy.yaml: ")
+    assert re.match(r"conf/tables/toy\.yaml, line \d+: ", message)
     for word in words:
         assert word in message
+
+
+def test_a_fault_is_told_with_the_line_of_its_key(world: World) -> None:
+    path = Path("conf/tables/toy.yaml")
+    text = path.read_text()
+    for old, new, place in (
+        ("seeds: [0, 1]", "seeds: [0, -1]", "seeds[1]"),
+        ("label: Easy", "label: 2026-01-01", "columns.easy.label"),
+        ("holds: ", "holds: nobody > ", "claims[0].holds"),
+    ):
+        assert old in text
+        path.write_text(text.replace(old, new, 1))
+        line = text[: text.index(old)].count("\n") + 1
+        with pytest.raises(TableError, match=rf"toy\.yaml, line {line}: {re.escape(place)}"):
+            read_table("toy")
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"title: \xff\n", "line 1 is not UTF-8"),
+        (b"\n\ntitle: caf\xe9\n", "line 3 is not UTF-8"),
+        (b"title: a\n\ntitle: b\n", "line 3 is not YAML: the key title comes twice"),
+        (b"title: a\x00b\n", "is not YAML"),
+        (b"[" * 5000, "nested over 30 levels"),
+        (b"a: " + b"[" * 40 + b"]" * 40, "nested over 30 levels"),
+        (b"a: &a [*a]", "nested over 30 levels"),
+        (
+            b"a0: &a0 [1]\n"
+            + b"".join(b"a%d: &a%d [%s]\n" % (i, i, b"*a%d," % (i - 1) * 9) for i in range(1, 9)),
+            "more than 100,000",
+        ),
+        (b"title: !!int x\n", "is not YAML"),
+        (b"seeds: [2026-13-45]\n", "is not YAML"),
+        (b"", "line 1: the file is None"),
+        (b"- 1\n", "line 1: the file is [1]"),
+        (b"title: " + b"9" * 5000, "is not YAML"),
+        (b"title: 0x" + b"9" * 9000, "title is a"),
+        (b"rows: {true: {}}", "title is missing"),
+    ],
+)
+def test_a_file_that_is_no_table_is_refused(world: World, content: bytes, says: str) -> None:
+    Path("conf/tables/toy.yaml").write_bytes(content)
+    with pytest.raises(TableError, match=r"^conf/tables/toy\.yaml") as error:
+        read_table("toy")
+    assert says in str(error.value) and len(str(error.value)) < 1000
+
+
+def test_names_are_text_as_they_are_written(world: World) -> None:
+    path = Path("conf/tables/toy.yaml")
+    path.write_text(path.read_text().replace("easy:", "2020:").replace("easy", "'2020'"))
+    assert "2020" in read_table("toy").columns
 
 
 def test_an_unknown_table_is_answered_with_near_ones(world: World) -> None:
@@ -154,5 +250,5 @@ def test_a_grid_gives_a_row_for_each_point_named_and_labelled_by_it(world: World
 @pytest.mark.parametrize("values", [[], 3])
 def test_a_grid_without_a_list_of_values_is_refused(world: World, values: object) -> None:
     world.change("tables/toy.yaml", lambda t: t["rows"]["plain"].update(grid={"model.lr": values}))
-    with pytest.raises(TableError, match=r"rows\.plain\.grid\.model\.lr is .*write a list"):
+    with pytest.raises(TableError, match=r"rows\.plain\.grid\.model\.lr is .*has to be a list"):
         read_table("toy")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Callable
 from multiprocessing import get_context
 from pathlib import Path
@@ -76,6 +77,73 @@ def test_a_line_that_is_json_but_no_record_is_broken_too() -> None:
     store.results_file("t").parent.mkdir()
     store.results_file("t").write_text('[1, 2]\n{"id": "x"}\n')
     assert len(store.read_results("t").warnings) == 2
+
+
+DAMAGED: list[tuple[dict[str, Any], str]] = [
+    ({"metrics": {"m": float("nan")}}, r"metrics\.m is nan; it has to be a finite number"),
+    ({"metrics": {"m": float("inf")}}, r"metrics\.m is inf"),
+    ({"metrics": {"m": True}}, r"metrics\.m is True; it has to be a finite number"),
+    ({"metrics": {"m": "0.5"}}, r"metrics\.m is '0\.5'"),
+    ({"metrics": {"m": 10**400}}, r"metrics\.m is 1000"),
+    ({"metrics": [0.5]}, r"metrics is \[0\.5\]; it has to hold `name: value` pairs"),
+    ({"metrics": {"m": "x" * 1_000_000}}, r"metrics\.m is 'xxx"),
+    ({"seed": -1}, "seed is -1; it has to be a whole number from 0 to 4294967295"),
+    ({"seed": 2**40}, "seed is 1099511627776"),
+    ({"seed": True}, "seed is True"),
+    ({"seed": 0.0}, r"seed is 0\.0"),
+    ({"seed": []}, r"seed is \[\]"),
+    ({"row": ["a"]}, r"row is \['a'\]"),
+    ({"column": "a/b"}, "column is 'a/b'"),
+    ({"id": "../../etc"}, r"id is '\.\./\.\./etc'"),
+    ({"seconds": "long"}, "seconds is 'long'"),
+    ({"epochs": -1}, "epochs is -1"),
+    ({"updates": {"task": -1, "energy": 1}}, r"updates\.task is -1"),
+    ({"curves": [1, 2]}, r"curves is \[1, 2\]"),
+    ({"curves": {"val/m": [1, None]}}, r"curves\.val/m\[1\] is None; it has to be a number"),
+    ({"findings": {"changes": [["A", "B"]]}}, r"findings\.changes\[0\] is \['A', 'B'\]"),
+    ({"versions": {"torch": 2}}, r"versions\.torch is 2"),
+    ({"commit": 7}, "commit is 7"),
+    ({"starts": [{"epoch": 0}]}, r"starts\[0\]\.commit is missing"),
+    ({"config": "none"}, "config is 'none'"),
+]
+
+
+@pytest.mark.parametrize(("damage", "says"), DAMAGED, ids=range(len(DAMAGED)))
+def test_a_record_that_cannot_be_drawn_is_refused_by_file_line_and_key(
+    damage: dict[str, Any], says: str
+) -> None:
+    lines = [record("a"), record("b") | damage]
+    store.results_file("t").parent.mkdir()
+    store.results_file("t").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    found = store.read_results("t")
+    assert [r["id"] for r in found.records] == ["a0"]
+    assert re.match(rf"results/t\.jsonl, line 2 is broken: {says}", found.warnings[0])
+    assert len(found.warnings[0]) < 500
+    store.write_json(store.run_dir("b0") / "record.json", record("b") | damage)
+    assert store.read_record("b0") is None
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        (b"[" * 100_000, "it is nested without end"),
+        (b'[{"id": "b0"}]', "it is .* it has to hold `name: value` pairs"),
+        (b'{"id": "b0", "row": "b"}', "column is missing"),
+        (json.dumps(record("b")).encode().replace(b'"b"', b'"\xff"'), "it is not UTF-8"),
+        (json.dumps(record("b")).encode()[:-1], "it is not JSON"),
+        (json.dumps(record("a")).encode(), "line 1 has its row, column and seed already"),
+        (json.dumps(record("b") | {"seed": 7}).encode().replace(b"7", b"9" * 5000), "it is not JSON"),
+    ],
+)
+def test_a_line_that_is_no_record_is_refused_and_kept_byte_by_byte(line: bytes, says: str) -> None:
+    store.keep("t", [record("a")])
+    path = store.results_file("t")
+    path.write_bytes(path.read_bytes() + line + b"\n")
+    found = store.read_results("t")
+    assert len(found.records) == 1
+    assert re.match(rf"results/t\.jsonl, line 2 is broken: {says}", found.warnings[0])
+    store.keep("t", [record("c")])
+    assert path.with_name("t.jsonl.broken").read_bytes() == line + b"\n"
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
