@@ -13,6 +13,7 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 NEVER = float("-inf")
+FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
 @dataclass(frozen=True)
@@ -20,10 +21,13 @@ class ChainPotentials:
     """The scores of a linear chain: F(y) = sum_t u_t(y_t) + sum_t W(y_t, y_t+1).   [Scaling eq. 1]
 
     A score of -inf forbids; NaN and +inf are errors, found when inference meets them. Whatever stands at
-    masked positions counts for nothing.
+    masked positions counts for nothing, and so does a pairwise score where no two real positions meet.
+
+    Scores are of float16, bfloat16, float32 or float64. What is computed of them is float32, or float64 where
+    any of them is; the unaries are then made so.
 
     Attributes:
-        unary: u, (B, T, S), of any float type.
+        unary: u, (B, T, S), at least one tag.
         pairwise: W, (S, S): the score of a tag followed by another at the next real position. Or a table a
             step, (T-1, S, S) or (B, T-1, S, S), which the reference path alone can use.
         mask: (B, T) bool, True is real; any position may be left out: the chain links the real ones.
@@ -45,6 +49,8 @@ class ChainPotentials:
             )
         shape, steps = self.unary.shape, max(self.unary.shape[1] - 1, 0)
         size = shape[2]
+        if not size:
+            raise ValueError(f"unaries of shape {tuple(shape)} have no tags; a chain needs one or more.")
         tables = [(size, size), (steps, size, size), (shape[0], steps, size, size)]
         if self.pairwise.shape not in tables:
             raise ValueError(
@@ -63,6 +69,26 @@ class ChainPotentials:
                 f"the mask is {self.mask.dtype} of shape {tuple(self.mask.shape)}; unaries of shape "
                 f"{tuple(shape)} need bool of shape {tuple(shape[:2])}: call .bool() on it, examples first."
             )
+        self._settle_types()
+
+    def _settle_types(self) -> None:
+        """Refuse scores that are no floats, and make the unaries float64 where others are."""
+        named = {"unary": self.unary, "pairwise": self.pairwise, "start": self.start, "end": self.end}
+        scores = {name: x for name, x in named.items() if x is not None}
+        for name, x in scores.items():
+            if x.dtype not in FLOATS:
+                raise ValueError(
+                    f"the {name} scores are {x.dtype}; a chain takes "
+                    f"{', '.join(str(kind).removeprefix('torch.') for kind in FLOATS)}: call .float() on them"
+                    + (", or on their .real part." if x.is_complex() else ".")
+                )
+        if self.unary.dtype != torch.float64 and any(x.dtype == torch.float64 for x in scores.values()):
+            object.__setattr__(self, "unary", self.unary.double())
+
+    @property
+    def state(self) -> torch.dtype:
+        """The float type of what is computed from these scores."""
+        return state_type(self.unary)
 
     def score(self, y: Shaped[Tensor, "..."]) -> Float[Tensor, "... B"]:
         """F(y) of each answer.
@@ -83,8 +109,7 @@ class ChainPotentials:
                 )
             return self._relaxed_score(y)
         self.check_shape(y)
-        check_tags(y, self.mask, self.unary.shape[2])
-        return self._tag_score(y)
+        return self.tag_score(y).to(self.state)
 
     def check_shape(self, tags: Tensor) -> None:
         """Raise where answers are not integer tags (..., B, T).
@@ -99,9 +124,33 @@ class ChainPotentials:
                 f"need integers of shape {tuple(shape[:2])}: of one-hot answers take .argmax(-1)."
             )
 
+    def lead(self, y: Int[Tensor, "B T"], other: Int[Tensor, "B T"]) -> Float[Tensor, " B"]:
+        """F(y) - F(other) of integer tags, exact also where both are large."""
+        of_y, of_other = self.tag_score(torch.stack([y, other]))
+        return (of_y - of_other).to(self.state)
+
     def plus(self, unary: Float[Tensor, "B T S"]) -> Self:
-        """These potentials with more unary score, for example a cost that augments them."""
-        return replace(self, unary=self.unary + unary)
+        """These potentials with more unary score, for example a cost that augments them.
+
+        Raises:
+            ValueError: where it has another shape than the unaries.
+        """
+        if unary.shape != self.unary.shape:
+            raise ValueError(
+                f"scores of shape {tuple(unary.shape)} are to be added to unaries of shape "
+                f"{tuple(self.unary.shape)}: give one for each example, position and tag."
+            )
+        return replace(self, unary=self.unary.to(self.state) + unary)
+
+    def to(self, dtype: torch.dtype) -> Self:
+        """The same scores in another type, in which their gradients then add up."""
+        scores = (self.unary, self.pairwise, self.start, self.end)
+        if all(x is None or x.dtype == dtype for x in scores):
+            return self
+        start, end = (None if x is None else x.to(dtype) for x in scores[2:])
+        return replace(
+            self, unary=self.unary.to(dtype), pairwise=self.pairwise.to(dtype), start=start, end=end
+        )
 
     def compacted(self) -> tuple[Self, Tensor | None]:
         """The same chain with its real positions first, and which position each came from, (B, T).
@@ -125,22 +174,38 @@ class ChainPotentials:
             return self.pairwise.dim() > 2
         return bool((mask[:, 1:] <= mask[:, :-1]).all())
 
-    def _tag_score(self, y: Int[Tensor, "... B T"]) -> Float[Tensor, "... B"]:
-        chain, order = self.compacted()
+    def tag_score(self, y: Int[Tensor, "... B T"]) -> Float[Tensor, "... B"]:
+        """F of integer tags, in float64 for differences of what is large and close.
+
+        Raises:
+            ValueError: where a real position holds a number that is no tag.
+        """
+        return self.taken(y).sum(-1)
+
+    def taken(self, y: Int[Tensor, "... B T"]) -> Float[Tensor, "... B T"]:
+        """The parts of F of integer tags, in float64: what each position adds to those before it.
+
+        In the order of `compacted`; 0 where masked.
+
+        Raises:
+            ValueError: where a real position holds a number that is no tag.
+        """
+        check_tags(y, self.mask, self.unary.shape[2])
+        chain, order = self.to(self.state).compacted()
         real = chain.real()
         if order is not None:
             y = y.gather(-1, order.expand_as(y))
         y = y.long().masked_fill(~real, 0)
-        unary = chain.unary.expand(*y.shape, -1).gather(-1, y.unsqueeze(-1)).squeeze(-1)
-        score = _over(unary, real)
-        before, after = y[..., :-1], y[..., 1:]
-        score = score + _over(_look_up(self.pairwise, before, after), real[:, 1:])
-        if self.start is not None and real.shape[1]:
-            score = score + _over(self.start[y[..., :1]], real[:, :1])
-        if self.end is not None and real.shape[1]:
-            last = (real.sum(-1) - 1).clamp_min(0).expand(y.shape[:-1]).unsqueeze(-1)
-            score = score + _over(self.end[y.gather(-1, last)], real[:, :1])
-        return score
+        parts = chain.unary.expand(*y.shape, -1).gather(-1, y.unsqueeze(-1)).squeeze(-1).double()
+        if not real.shape[1]:
+            return parts
+        parts = parts + F.pad(_look_up(chain.pairwise, y[..., :-1], y[..., 1:]).double(), (1, 0))
+        first = torch.zeros_like(y[..., :1])
+        last = (real.sum(-1, keepdim=True) - 1).clamp_min(0).expand_as(first)
+        for at, scores in ((first, chain.start), (last, chain.end)):
+            if scores is not None:
+                parts = parts.scatter_add(-1, at, scores[y.gather(-1, at)].double())
+        return torch.where(real, parts, 0)  # not times: scores at masked positions may be anything
 
     def slope(self) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
         """A function from a relaxed answer y to F and dF/dy, constants, in closed form; 0 where masked.
@@ -177,18 +242,17 @@ class ChainPotentials:
 
     def _finite(self) -> tuple[Tensor, Tensor]:
         """Unary scores, those of the ends in them and 0 where masked, and pairwise ones; none is infinite."""
-        dtype = torch.promote_types(self.unary.dtype, torch.float32)
-        lowest = torch.finfo(dtype).min
-        unary, pairwise = (s.to(dtype).clamp_min(lowest) for s in (self._with_ends(), self.pairwise))
+        lowest = torch.finfo(self.state).min
+        unary, pairwise = (s.to(self.state).clamp_min(lowest) for s in (self.with_ends(), self.pairwise))
         return self._shown(unary), pairwise
 
     def _shown(self, rows: Float[Tensor, "... B T S"]) -> Float[Tensor, "... B T S"]:
         """0 where masked; whatever stands there."""
         return rows if self.mask is None else rows.masked_fill(~self.mask.unsqueeze(-1), 0)
 
-    def _with_ends(self) -> Float[Tensor, "B T S"]:
+    def with_ends(self) -> Float[Tensor, "B T S"]:
         """The unaries with start and end scores in them, where padding stands at the tail."""
-        unary, real = self.unary, self.real()
+        unary, real = self.unary.to(self.state), self.real()
         if self.start is not None:
             first = real & ~F.pad(real[:, :-1], (1, 0))
             unary = torch.where(first.unsqueeze(-1), unary + self.start, unary)
@@ -202,6 +266,11 @@ class ChainPotentials:
         if self.mask is not None:
             return self.mask
         return torch.ones(self.unary.shape[:2], dtype=torch.bool, device=self.unary.device)
+
+
+def state_type(unary: Tensor) -> torch.dtype:
+    """The float type of what is computed from scores of which these are the unary ones."""
+    return torch.float64 if unary.dtype == torch.float64 else torch.float32
 
 
 def check_tags(tags: Tensor, mask: Tensor | None, num_tags: int) -> None:
@@ -228,11 +297,6 @@ def _look_up(pairwise: Tensor, before: Tensor, after: Tensor) -> Tensor:
     if pairwise.dim() == 3:
         return pairwise[step, before, after]
     return pairwise[torch.arange(before.shape[-2], device=before.device).unsqueeze(-1), step, before, after]
-
-
-def _over(scores: Tensor, real: Tensor) -> Tensor:
-    """The sum over real positions; where, not times, as scores at masked ones may be anything."""
-    return torch.where(real, scores, 0).sum(-1)
 
 
 def _rows(order: Int[Tensor, "B T"], like: Tensor) -> Tensor:

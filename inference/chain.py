@@ -12,10 +12,12 @@ space. Each function takes `path`:
 
 STRUCTURED_KERNELS=off in the environment lets `auto` choose among reference and fused only. Sums have first
 and second derivatives on every path, the others on the reference path, whatever `path` says. Scores of
-float16 and bfloat16 are read as such; state and results are float32. Empty sequences give 0.
+float16 and bfloat16 are read as such; state and results are float32, or float64 where any score is. Empty
+sequences give 0. What no position uses, such as the table of chains of length 1, counts for nothing and has a
+gradient of 0.
 
-Every function raises ValueError where a score is NaN or +inf (it names the place) and where constraints
-leave a sequence without any answer; `nll` also where they forbid the gold tags.
+Every function raises ValueError where a score that is used is NaN or +inf (it names the place) and where
+constraints leave a sequence without any answer; `nll` also where they forbid the gold tags.
 
 Shapes: B examples, T positions, S tags, K answers.
 """
@@ -52,7 +54,7 @@ def log_partition(p: ChainPotentials, *, path: Path = "auto") -> Float[Tensor, "
 
 
 def nll(p: ChainPotentials, tags: Int[Tensor, "B T"], *, path: Path = "auto") -> Float[Tensor, " B"]:
-    """Negative log-likelihood of each example, log Z - F(tags): a loss.   [Scaling eq. 4]
+    """Negative log-likelihood of each example, log Z - F(tags): a loss, never below 0.   [Scaling eq. 4]
 
     Not divided by length. Tags at masked positions are ignored; -100 is fine there.
     """
@@ -62,12 +64,7 @@ def nll(p: ChainPotentials, tags: Int[Tensor, "B T"], *, path: Path = "auto") ->
         )
     p.check_shape(tags)
     chosen = _pick_with_room(p, path, "nll")
-    if chosen == "reference":
-        loss = checked(reference.log_partition(p), p) - p.score(tags)
-    elif chosen in ("compiled", "fused"):
-        loss = _loss_in_one(p, tags, chosen)
-    else:
-        loss = fast.rows(problem_of(p), chosen) - p.score(tags)
+    loss = reference.nll(p, tags) if chosen == "reference" else _loss_in_one(p, tags, chosen)
     return gold_checked(loss, p, tags)
 
 

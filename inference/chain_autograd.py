@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from energies.potentials import ChainPotentials
+from energies.potentials import ChainPotentials, state_type
 from inference.chain_reference import finite
 from inference.kernels.ladder import solve, viterbi
-from inference.kernels.problem import Problem, Slopes, Solved, state_type
+from inference.kernels.problem import Problem, Slopes, Solved
 
 Scores = tuple[Tensor, Tensor, Tensor | None, Tensor | None]  # unary, pairwise, start, end
 Gradients = tuple[Tensor | None, ...]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from energies.potentials import ChainPotentials
-from inference.chain_reference import Chain, forward_messages
+from inference.chain_reference import Chain, forward_messages, log_partition
 from inference.free_memory import free_bytes
 
 BOTTOM = float("-inf")
@@ -32,12 +32,14 @@ def checked(values: Tensor, p: ChainPotentials) -> Tensor:
 
 
 def gold_checked(loss: Tensor, p: ChainPotentials, tags: Tensor) -> Tensor:
-    """Log Z less the score of gold tags, (B,), when all are finite; log Z is known to be.
+    """Log Z less the score of gold tags, (B,), when all are finite.
 
     Raises:
-        ValueError: that names the first thing about the gold tags which the potentials forbid.
+        ValueError: that names what in the potentials is to blame, or else the first thing about the gold tags
+            which they forbid.
     """
     if not torch.compiler.is_compiling() and not _all_finite(loss.detach()):
+        checked(log_partition(detached(p)), p)
         row = int((~loss.detach().isfinite()).nonzero()[0])
         raise ValueError(_blame_gold(row, p, tags))
     return loss

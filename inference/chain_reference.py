@@ -30,19 +30,10 @@ class Chain(NamedTuple):
         """Compact the potentials; the state of half-precision scores is float32."""
         p, order = p.compacted()
         real = p.real()
-        dtype = p.unary.dtype if p.unary.dtype == torch.float64 else torch.float32
-        unary = p.unary.to(dtype).masked_fill(~real.unsqueeze(-1), 0)
-        first, last = ends_of(real)
-        if p.start is not None:
-            unary = torch.where(first.unsqueeze(-1), unary + p.start.to(dtype), unary)
-        if p.end is not None:
-            unary = torch.where(last.unsqueeze(-1), unary + p.end.to(dtype), unary)
-        pairwise = p.pairwise.to(dtype)
-        if pairwise.dim() == 2:
-            steps = max(real.shape[1] - 1, 0)
-            pairwise = pairwise.expand(steps, 1, -1, -1)
-        else:
-            pairwise = pairwise.unsqueeze(1) if pairwise.dim() == 3 else pairwise.transpose(0, 1)
+        unary = p.with_ends().masked_fill(~real.unsqueeze(-1), 0)
+        pairwise = _a_step(p).to(unary.dtype)
+        if not len(pairwise):
+            unary = unary + pairwise.sum()  # of nothing: the graph has the table where no step uses it
         return cls(unary, pairwise, real, order)
 
     def restore(self, values: Tensor, dim: int = 1) -> Tensor:
@@ -52,6 +43,18 @@ class Chain(NamedTuple):
         between, after = [1] * (dim - 1), [1] * (values.dim() - dim - 1)
         order = self.order.view(len(values), *between, -1, *after).expand_as(values)
         return torch.zeros_like(values).scatter(dim, order, values)
+
+
+def _a_step(p: ChainPotentials) -> Tensor:
+    """The tables of compacted potentials, one a step (T-1, 1 or B, S, S); 0 where no real positions meet."""
+    meet = None if p.mask is None else (p.mask[:, 1:] & p.mask[:, :-1])[..., None, None]  # (B, T-1, 1, 1)
+    if p.pairwise.dim() == 4:
+        table = p.pairwise if meet is None else torch.where(meet, p.pairwise, 0)
+        return table.transpose(0, 1)
+    table = p.pairwise
+    if meet is not None:
+        table = torch.where(meet.any() if table.dim() == 2 else meet.any(0), table, 0)
+    return table.expand(max(p.unary.shape[1] - 1, 0), *table.shape[-2:]).unsqueeze(1)
 
 
 def ends_of(real: Tensor) -> tuple[Tensor, Tensor]:
@@ -99,17 +102,35 @@ def backward_messages(c: Chain, add: Sum = log_sum_exp) -> Tensor:
 def log_partition(p: ChainPotentials) -> Tensor:
     """Log Z, (B,)."""
     c = Chain.of(p)
+    return _empty_rows(c) if not c.real.shape[1] else _log_z(c, forward_messages(c))
+
+
+def _log_z(c: Chain, messages: Tensor) -> Tensor:
+    """Log Z of forward messages, (B,)."""
+    return torch.where(c.real[:, 0], log_sum_exp(messages[:, -1], 1), 0)
+
+
+def _empty_rows(c: Chain) -> Tensor:
+    """A zero for each chain of no position."""
+    return c.unary.sum((1, 2))
+
+
+def nll(p: ChainPotentials, tags: Tensor) -> Tensor:
+    """Log Z - F(tags), (B,), as log Z of what answers score beyond these tags: it has no large numbers."""
+    p = p.to(p.state)
+    c, gold = Chain.of(p), p.taken(tags)
     if not c.real.shape[1]:
-        return p.unary.sum((1, 2)).to(c.unary.dtype)
-    log_z = log_sum_exp(forward_messages(c)[:, -1], 1)
-    return torch.where(c.real[:, 0], log_z, 0)
+        return _empty_rows(c)
+    base = finite(gold.detach()).to(c.unary.dtype)
+    beyond = _log_z(c, forward_messages(c._replace(unary=c.unary - base.unsqueeze(2))))
+    return (beyond - (gold - base).sum(1)).to(base.dtype).clamp_min(0)
 
 
 def marginals(p: ChainPotentials) -> Tensor:
     """Tag probabilities (B, T, S), normalised at each position: exp(a + b - log Z) would lose digits."""
     c = Chain.of(p)
     if not c.real.shape[1]:
-        return p.unary
+        return c.unary
     belief = (forward_messages(c) + backward_messages(c)).softmax(-1)
     return c.restore(torch.where(c.real.unsqueeze(-1), belief, 0))
 
@@ -117,6 +138,8 @@ def marginals(p: ChainPotentials) -> Tensor:
 def pairwise_marginals(p: ChainPotentials) -> Tensor:
     """Probabilities of two neighbouring tags (B, T-1, S, S)."""
     c = Chain.of(p)
+    if not c.real.shape[1]:
+        return c.unary.unsqueeze(-1) + c.pairwise.sum((0, 1))
     a, b = forward_messages(c)[:, :-1], (c.unary + backward_messages(c))[:, 1:]
     joint = a.unsqueeze(3) + c.pairwise.transpose(0, 1) + b.unsqueeze(2)
     belief = joint.flatten(2).softmax(-1).view_as(joint)
@@ -132,7 +155,7 @@ def max_marginals(p: ChainPotentials) -> Tensor:
     """The best score of any answer with each tag at each position (B, T, S); 0 where masked."""
     c = Chain.of(p)
     if not c.real.shape[1]:
-        return p.unary
+        return c.unary
     best = forward_messages(c, largest) + backward_messages(c, largest)
     return c.restore(torch.where(c.real.unsqueeze(-1), best, 0))
 
@@ -145,7 +168,7 @@ def viterbi(p: ChainPotentials) -> tuple[Tensor, Tensor]:
     c = Chain.of(p)
     examples, length = c.real.shape
     if not length:
-        return c.real.long(), p.unary.sum((1, 2)).to(c.unary.dtype)
+        return c.real.long(), _empty_rows(c)
     messages = forward_messages(c, largest)
     score, tag = messages[:, -1].max(1)
     tags = [tag]
@@ -218,19 +241,20 @@ def _empty_scores(like: Tensor, k: int) -> Tensor:
 
 
 def entropy(p: ChainPotentials) -> Tensor:
-    """Log Z - E[F], (B,)."""
+    """Log Z - E[F], (B,), as what each tag adds given the one before: no two large numbers are subtracted."""
     c = Chain.of(p)
     if not c.real.shape[1]:
-        return p.unary.sum((1, 2)).to(c.unary.dtype)
+        return _empty_rows(c)
     a, b = forward_messages(c), backward_messages(c)
-    log_z = torch.where(c.real[:, 0], log_sum_exp(a[:, -1], 1), 0)
-    expected = (torch.where(c.real.unsqueeze(-1), (a + b).softmax(-1), 0) * finite(c.unary)).sum((1, 2))
+    belief = torch.where(c.real.unsqueeze(-1), (a + b).softmax(-1), 0)
+    total = -(belief[:, 0] * finite((c.unary[:, 0] + b[:, 0]).log_softmax(-1))).sum(1)
     for t in range(1, c.unary.shape[1]):
-        joint = a[:, t - 1].unsqueeze(2) + c.pairwise[t - 1] + (c.unary[:, t] + b[:, t]).unsqueeze(1)
-        belief = joint.flatten(1).softmax(-1).view_as(joint)
-        step = (belief * finite(c.pairwise[t - 1])).sum((1, 2))
-        expected = expected + torch.where(c.real[:, t], step, 0)
-    return log_z - expected
+        onward = c.pairwise[t - 1] + (c.unary[:, t] + b[:, t]).unsqueeze(1)
+        given = finite(onward - finite(log_sum_exp(onward, 2)).unsqueeze(2))  # log p(tag | tag before)
+        joint = a[:, t - 1].unsqueeze(2) + onward
+        pairs = joint.flatten(1).softmax(-1).view_as(joint)
+        total = total - torch.where(c.real[:, t], (pairs * given).sum((1, 2)), 0)
+    return total
 
 
 def finite(scores: Tensor) -> Tensor:

@@ -64,9 +64,9 @@ class MarginalCrossEntropy(Criterion):
         rows = losses.cross_entropy(gold.masked_fill(hard.unsqueeze(1), 1), y)
         again = _examples(p, hard)
         if wide or not torch.is_grad_enabled():
-            redone = _in_logs(_widened(again), y[hard])
+            redone = _in_logs(again.to(torch.float64), y[hard])
         else:
-            redone = self.loss(_widened(again), y[hard].double())
+            redone = self.loss(again.to(torch.float64), y[hard].double())
         return rows.index_put((hard,), redone.to(rows.dtype))
 
     def predict(self, p: ChainPotentials) -> Tags:
@@ -78,12 +78,11 @@ class StructuredSVM(Criterion):
     """The worst violation of a margin, the share of wrong tags; the best answer.   [Scaling eqs. 7, 8]"""
 
     def loss(self, p: ChainPotentials, y: Tags) -> Rows:
-        cost, gold = losses.hamming(y), y.argmax(-1)
+        cost, gold = losses.hamming(y.to(p.state)), y.argmax(-1)
         with torch.no_grad():
             worst = chain.loss_augmented(p, cost).tags
-        scores = p.score(torch.stack([worst, gold]))
         price = cost.gather(-1, worst.unsqueeze(-1)).squeeze(-1).sum(-1)
-        return losses.structured_hinge(scores[0] + price, scores[1])
+        return losses.structured_hinge(p.lead(worst, gold), price)
 
     def predict(self, p: ChainPotentials) -> Tags:
         return _best(p)
@@ -118,12 +117,6 @@ def _examples(p: ChainPotentials, rows: Tensor) -> ChainPotentials:
     return replace(p, unary=p.unary[rows], pairwise=pairwise, mask=None if p.mask is None else p.mask[rows])
 
 
-def _widened(p: ChainPotentials) -> ChainPotentials:
-    """The same potentials in float64."""
-    start, end = (None if x is None else x.double() for x in (p.start, p.end))
-    return replace(p, unary=p.unary.double(), pairwise=p.pairwise.double(), start=start, end=end)
-
-
 def _in_logs(p: ChainPotentials, y: Tags) -> Rows:
     """The loss without ever leaving log space."""
     c, way = Chain.of(p), log_space if p.pairwise.dim() == 2 else chain_reference
@@ -131,5 +124,5 @@ def _in_logs(p: ChainPotentials, y: Tags) -> Rows:
 
 
 def _best(p: ChainPotentials) -> Tags:
-    tags = F.one_hot(chain.viterbi(p).tags, p.unary.shape[-1]).to(p.unary.dtype)
+    tags = F.one_hot(chain.viterbi(p).tags, p.unary.shape[-1]).to(p.state)
     return tags if p.mask is None else tags * p.mask.unsqueeze(-1)

@@ -35,13 +35,13 @@ def log_cross_entropy(scores: Tags, y: Tags) -> Rows:
     return -(logs * y).sum((-2, -1)) / length(y)
 
 
-def structured_hinge(augmented: Rows, gold: Rows) -> Rows:
+def structured_hinge(lead: Rows, cost: Rows) -> Rows:
     """max_y [F(y) + Delta(y, gold)] - F(gold), never below 0.   [Scaling eq. 7]
 
-    `augmented` is the maximum, `gold` the score of the gold tags; the answer that reaches the maximum is a
-    constant to the gradient.
+    Of the answer that reaches the maximum `lead` is F(y) - F(gold) and `cost` is Delta; the answer itself is
+    a constant to the gradient.
     """
-    return augmented - gold
+    return (lead + cost).clamp_min(0)
 
 
 def hamming(y: Tags) -> Tags:

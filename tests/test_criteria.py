@@ -75,7 +75,7 @@ def test_losses_of_two_examples_are_as_worked_by_hand() -> None:
     scores = marginals.log().nan_to_num(neginf=-50.0) + tensor([3.0, -2.0]).view(-1, 1, 1)
     assert losses.log_cross_entropy(scores, Y).tolist() == pytest.approx(by_hand)
     assert losses.hamming(Y).tolist() == [[[0, 0.5], [0.5, 0]], [[1, 0], [0, 0]]]
-    assert losses.structured_hinge(tensor([3.0, 1.0]), tensor([2.5, 1.0])).tolist() == [0.5, 0]
+    assert losses.structured_hinge(tensor([0.25, -1.0]), tensor([0.25, 1.0])).tolist() == [0.5, 0]
 
 
 def test_cross_entropy_of_what_cannot_be_is_large_and_finite() -> None:

@@ -49,12 +49,12 @@ def best(
     longest = 1
     for b in range(span[0], span[1]):
         longest = max(longest, offsets[b + 1] - offsets[b])
-    spoilt = spoilt or is_bad(ends[0]) or is_bad(ends[1])
+    spoilt_ends = is_bad(ends[0]) or is_bad(ends[1])
     a = np.empty((longest, width), unary.dtype)
     a[0] = -np.inf
     for b in range(span[0], span[1]):
         lo, hi = offsets[b], offsets[b + 1]
-        bad = spoilt
+        bad = (spoilt and hi > lo + 1) or (spoilt_ends and hi > lo)
         for n in range(lo, hi):
             if n == lo:
                 a[0, :size] = ends[0]

@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from energies.potentials import ChainPotentials, check_tags
+from energies.potentials import ChainPotentials, check_tags, state_type
 from inference.kernels import chain_best, chain_slopes
 from inference.kernels import chain_loops as loops
-from inference.kernels.problem import LIMITS, Problem, Slopes, outweighed, state_type
+from inference.kernels.problem import LIMITS, Problem, Slopes, outweighed
 from inference.kernels.vector_product import LANES
 
 Array = np.ndarray[Any, Any]
@@ -41,6 +41,9 @@ class Compiled:
         self.kind = KINDS[dtype]
         self.chain = packed(problem.mask, self.shape)
         scores, pairwise, ends = arrays(problem, self.kind)
+        self.has_steps = len(self.chain[0]) > self.shape[0] or bool(np.diff(self.chain[1]).max() > 1)
+        if not self.has_steps:
+            pairwise = np.zeros_like(pairwise)  # whatever it holds
         self.tables = loops.tabulate(pairwise, padded(self.shape[2]), LIMITS[dtype].cut)
         limits = np.array([*LIMITS[dtype], outweighed(-self.tables[2][1], LIMITS[dtype])])
         log_z, safe = np.empty(self.shape[0]), np.empty(self.shape[0], np.bool_)
@@ -81,6 +84,7 @@ class Compiled:
     def tangent(self, weight: Tensor, direction: Slopes, *, pairs: bool = True) -> tuple[Tensor, Slopes]:
         """The slopes of rows (B,) along the direction, and how the gradient changes along it."""
         weights, size = array(weight, self.kind), self.shape[2]
+        direction = direction if self.has_steps else direction._replace(pairwise=None)
         bend = arrays(self._filled(direction), self.kind)
         bends = (NO_TABLE[self.kind],) * 2 if direction.pairwise is None else self._bends(bend[1])
         slopes = (np.empty(self.shape[0]), self._positions(), self._positions())

@@ -13,8 +13,8 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
-from energies.potentials import check_tags
-from inference.kernels.problem import LARGE, LIMITS, Problem, Slopes, outweighed, state_type
+from energies.potentials import check_tags, state_type
+from inference.kernels.problem import LARGE, LIMITS, Problem, Slopes, outweighed
 from inference.kernels.verdict import fits
 
 
@@ -254,9 +254,8 @@ class Fused:
     def _slopes(self, belief: Tensor, pairwise: Tensor | None) -> Slopes:
         """Numbers at real positions (N, S), put where they belong, with their sums at the ends."""
         layout, count = self.layout, self.shape[0] * self.shape[1]
-        unary = belief
+        first, last = belief[layout.first].sum(0), belief[layout.last].sum(0)
         if len(belief) < count:
-            unary = belief.new_zeros(count, self.shape[2]).index_copy_(0, layout.tokens, belief)
-        return Slopes(
-            unary.view(self.shape), pairwise, belief[layout.first].sum(0), belief[layout.last].sum(0)
-        )
+            belief = belief.new_zeros(count, self.shape[2]).index_copy_(0, layout.tokens, belief)
+        whole = belief.resize_(self.shape)  # a view could not be changed in place where autograd hands it out
+        return Slopes(whole, pairwise, first, last)

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from energies.potentials import ChainPotentials
+from energies.potentials import ChainPotentials, state_type
 from inference import chain_reference as reference
 from inference.chain_checks import blame
 from inference.kernels.log_space import LogSpace
-from inference.kernels.problem import Problem, Slopes, Solved, state_type
+from inference.kernels.problem import Problem, Slopes, Solved
 
 SOLVERS = {"fused": ("fused", "Fused"), "compiled": ("compiled", "Compiled"), "triton": ("swept", "Swept")}
 
@@ -26,13 +26,12 @@ def solve(problem: Problem, path: str) -> Solved:
         ValueError: where a row is not finite: at NaN, at +inf, and where no answer is allowed.
     """
     solved = solver(path)(problem)
-    if solved.is_safe:
-        return solved
-    solved = Mixed(problem, solved, path)
-    if not bool(solved.rows.isfinite().all()):
-        raise ValueError(
-            blame(solved.rows, ChainPotentials(*problem[:2], problem.mask, problem.start, problem.end))
-        )
+    if not solved.is_safe:
+        solved = Mixed(problem, solved, path)
+        if not bool(solved.rows.isfinite().all()):
+            raise ValueError(blame(solved.rows, problem.potentials()))
+    if problem.tags is not None:
+        solved.rows.clamp_(min=0)  # below it by rounding alone
     return solved
 
 

@@ -22,7 +22,7 @@ class LogSpace:
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem.with_scores(lambda x: x.detach().double())
-        self.potentials = _potentials(self.problem)
+        self.potentials = self.problem.potentials()
         self.chain = reference.Chain.of(self.potentials)
         with torch.no_grad():
             self.a = forward_messages(self.chain)
@@ -82,7 +82,7 @@ class LogSpace:
         """Scores as leaves, and rows as a function of them."""
         leaves = self.problem.with_scores(lambda x: x.clone().requires_grad_())
         with torch.enable_grad():
-            p = _potentials(leaves)
+            p = leaves.potentials()
             c = reference.Chain.of(p)
             return list(leaves[:4]), _rows(p, c, forward_messages(c), leaves.tags)
 
@@ -152,8 +152,4 @@ def _made_good(
 def _rows(p: ChainPotentials, c: reference.Chain, a: Tensor, tags: Tensor | None) -> Tensor:
     """Log Z of forward messages, less the score of the gold tags where there are some, (B,)."""
     log_z = torch.where(c.real[:, 0], reference.log_sum_exp(a[:, -1], 1), 0)
-    return log_z if tags is None else log_z - p.score(tags)
-
-
-def _potentials(problem: Problem) -> ChainPotentials:
-    return ChainPotentials(problem.unary, problem.pairwise, problem.mask, problem.start, problem.end)
+    return log_z if tags is None else log_z - p.tag_score(tags)

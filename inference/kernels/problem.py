@@ -10,6 +10,8 @@ from typing import NamedTuple, Protocol, Self
 import torch
 from torch import Tensor
 
+from energies.potentials import ChainPotentials
+
 
 class Limits(NamedTuple):
     """Ranges, as logarithms, that a float type can hold; why these keep a sequence safe is told below.
@@ -51,11 +53,6 @@ def outweighed(table_gap: float, limits: Limits) -> float:
     return math.exp(limits.cut - MARGIN - 2 * table_gap)
 
 
-def state_type(unary: Tensor) -> torch.dtype:
-    """The float type in which a recursion over these scores runs."""
-    return unary.dtype if unary.dtype == torch.float64 else torch.float32
-
-
 class Problem(NamedTuple):
     """Scores of chains, and gold tags where their score is to be taken off log Z."""
 
@@ -65,6 +62,10 @@ class Problem(NamedTuple):
     end: Tensor | None  # (S,)
     mask: Tensor | None  # (B, T) bool, any positions
     tags: Tensor | None  # (B, T) int64
+
+    def potentials(self) -> ChainPotentials:
+        """The scores as a chain's."""
+        return ChainPotentials(self.unary, self.pairwise, self.mask, self.start, self.end)
 
     def with_scores(self, change: Callable[[Tensor], Tensor]) -> Self:
         """The problem with a function applied to all its scores."""

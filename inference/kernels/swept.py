@@ -16,32 +16,44 @@ from inference.kernels.verdict import fits
 
 
 class Swept:
-    """A problem after the Triton sweep; `inference.kernels.problem.Solved`. Gold tags are the caller's."""
+    """A problem after the Triton sweep; `inference.kernels.problem.Solved`."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem, self.order, sequences = problem, *compacted(problem)
         self.lengths = sequences[4]
         self.sweep = triton_chain.sweep(*sequences)
-        self.rows, unary, pairwise = self.sweep.log_z, sequences[0], sequences[1].to(self.sweep.alpha.dtype)
+        unary, pairwise = sequences[0], sequences[1].to(self.sweep.alpha.dtype)
         self.real = torch.arange(unary.shape[1], device=unary.device) < self.lengths.unsqueeze(1)
         gaps = pairwise - pairwise.amax()
         self.table = gaps.exp()
-        self.safe = self.sweep.safe & self._whole(sequences, gaps)
+        safe = self.sweep.safe & self.sweep.log_z.to(gaps.dtype).isfinite()
+        self.safe = safe & self._whole(sequences, gaps)
         self.is_safe = bool(self.safe.all())
         if not self.is_safe:
-            self.safe = self.sweep.safe & self._inspect(sequences, gaps)
+            self.safe = safe & self._inspect(sequences, gaps)
             self.is_safe = bool(self.safe.all())
+        self.gold, rows = None, self.sweep.log_z
+        if problem.tags is not None:
+            tags = problem.tags if self.order is None else problem.tags.gather(1, self.order)
+            self.gold = tags.masked_fill(~self.real, 0)
+            rows = rows - problem.potentials().tag_score(problem.tags).detach()
+        self.rows = rows.to(gaps.dtype)
 
     def gradient(self, weight: Tensor, *, pairs: bool = True) -> Slopes:
         """The gradient of sum_b weight_b rows_b."""
         weights = weight.detach().to(self.rows.dtype).view(-1, 1, 1)
         belief = self.sweep.marginals * weights
+        if self.gold is not None:
+            belief.scatter_add_(2, self.gold.unsqueeze(2), -weights * self.real.unsqueeze(2))
         last = (self.lengths - 1).clamp_min(0).view(-1, 1, 1).expand(-1, 1, belief.shape[2])
         start, end = belief[:, 0].sum(0), belief.gather(1, last).sum((0, 1))
         pairwise = None
         if pairs:
             before, sent = self.sweep.alpha[:, :-1], self.sweep.carry[:, 1:] * weights
             pairwise = (before.flatten(0, 1).T @ sent.flatten(0, 1)) * self.table
+            if self.gold is not None:
+                step = -weights.squeeze(2) * self.real[:, 1:]
+                pairwise.index_put_((self.gold[:, :-1], self.gold[:, 1:]), step, accumulate=True)
         if self.order is not None:
             belief = torch.zeros_like(belief).scatter(1, self.order.unsqueeze(-1).expand_as(belief), belief)
         return Slopes(belief, pairwise, start, end)
@@ -53,9 +65,9 @@ class Swept:
     def _whole(self, sequences: tuple[Tensor, ...], gaps: Tensor) -> Tensor:
         """The first argument of `Limits`, for each sequence."""
         unary, _, start, end, _ = sequences
-        wide = (unary.amax(2) - unary.amin(2)).to(gaps.dtype).masked_fill(~self.real, 0).amax(1) - gaps.amin()
+        wide = _width(unary, gaps.dtype).masked_fill(~self.real, 0).amax(1) - gaps.amin()
         for scores in (start, end):
-            wide = wide + (scores.amax() - scores.amin())
+            wide = wide + _width(scores, gaps.dtype)
         return wide < LIMITS[gaps.dtype].cut
 
     def _inspect(self, sequences: tuple[Tensor, ...], gaps: Tensor) -> Tensor:
@@ -73,7 +85,13 @@ class Swept:
         back[:, 0] = 1
         owner = rows.unsqueeze(1).expand_as(self.real)[self.real]
         both = self.sweep.alpha[self.real], back[self.real]
-        return fits((scores - top)[self.real], gaps, both, self.rows - shift, owner, lengths)
+        weight = self.sweep.log_z.to(gaps.dtype) - shift
+        return fits((scores - top)[self.real], gaps, both, weight, owner, lengths)
+
+
+def _width(scores: Tensor, dtype: torch.dtype) -> Tensor:
+    """From the least to the greatest of the last dimension."""
+    return scores.amax(-1).to(dtype) - scores.amin(-1).to(dtype)
 
 
 def compacted(problem: Problem) -> tuple[Tensor | None, tuple[Tensor, ...]]:

@@ -34,7 +34,7 @@ class Sweep(NamedTuple):
     alpha[b, t] (outer) carry[b, t + 1].
     """
 
-    log_z: Float[Tensor, " B"]
+    log_z: Float[Tensor, " B"]  # float64
     marginals: Float[Tensor, "B T S"]  # zero at padding, as are the next two
     alpha: Float[Tensor, "B T S"]  # forward probabilities, each row sums to one
     carry: Float[Tensor, "B T S"]  # zero at the first position
@@ -111,7 +111,7 @@ def sweep(
     B, T, S = unary.shape
     alpha, beta, marginals, carry = (p.empty(B, T, S) for _ in range(4))
     norms, tops, overlaps = p.empty(2, B, T), p.empty(B, T), p.empty(B, T)
-    shifts, log_z = p.empty(B), p.empty(B)
+    shifts, log_z = (torch.empty(B, dtype=torch.float64, device=unary.device) for _ in range(2))
     safe = torch.empty(B, dtype=torch.bool, device=unary.device)
     sizes = {"P": p.padded, "STATE": STATES[p.state]}
     with p.device():

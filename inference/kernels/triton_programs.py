@@ -41,6 +41,13 @@ def _square(
 
 @triton.jit
 @no_type_check
+def _is_bad(scores: tl.tensor) -> tl.tensor:
+    """1 where there is NaN or +inf, else 0."""
+    return tl.where(scores < float("inf"), 0, 1)
+
+
+@triton.jit
+@no_type_check
 def sweep_kernel(
     unary: tl.tensor,
     pairwise: tl.tensor,
@@ -63,7 +70,7 @@ def sweep_kernel(
     backward: beta[t] = (W (u[t+1] * beta[t+1])) / d[t]       W = exp(pairwise - its maximum)
 
     start is a part of unary[0]; beta ends in exp(end - its maximum). norms (2, B, T) keeps c and d, shifts
-    (B,) what the maxima of pairwise and end add to log Z.
+    (B,) what the maxima of pairwise and end add to log Z, in float64.
     """
     b = tl.program_id(0).to(tl.int64)
     backward = tl.program_id(1) == 1
@@ -99,7 +106,7 @@ def sweep_kernel(
         value = tl.sum(state[:, None] * weights, axis=0) * tl.where(backward, 1.0, seen)
         t += step
     if not backward:
-        tl.store(shifts + b, (n - 1) * peak + tl.max(last, axis=0))
+        tl.store(shifts + b, (n - 1) * peak.to(tl.float64) + tl.max(last, axis=0))
 
 
 @triton.jit
@@ -212,7 +219,7 @@ def viterbi_kernel(
     P: tl.constexpr,
     STATE: tl.constexpr,
 ) -> None:
-    """Program b finds the best tags of sequence b, the first of equals.
+    """Program b finds the best tags of sequence b, the first of equals; score NaN where one is NaN or +inf.
 
     best[t] = unary[t] + max over s of best[t-1, s] + pairwise[s, :]
 
@@ -225,16 +232,20 @@ def viterbi_kernel(
     kept = best + b * T * S
     scores = _square(pairwise, each, S, S, 1, STATE)
     value = _row(rows, each, tl.where(n > 0, S, 0), STATE) + _row(start, each, S, STATE)
+    last = _row(end, each, S, STATE)
+    bad = _is_bad(value) | _is_bad(last) | tl.where(n > 1, tl.max(_is_bad(scores), axis=0), 0)
     t = 1
     while t < n:
         ahead = _row(rows + t * S, each, S, STATE)
+        bad |= _is_bad(ahead)
         tl.store(kept + (t - 1) * S + each, value, mask=each < S)
         value = tl.max(value[:, None] + scores, axis=0) + ahead
         t += 1
     tl.debug_barrier()  # the way back reads what other threads stored
-    value += _row(end, each, S, STATE)
+    value += last
     tag = tl.argmax(value, axis=0)
-    tl.store(score + b, tl.where(n > 0, tl.max(value, axis=0), 0.0))
+    found = tl.where(tl.max(bad, axis=0) > 0, float("nan"), tl.max(value, axis=0))
+    tl.store(score + b, tl.where(n > 0, found, 0.0))
     t = n - 1
     while t >= 0:
         tl.store(tags + b * T + t, tag)

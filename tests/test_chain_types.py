@@ -1,0 +1,147 @@
+"""Every function of the chain library, on every path and float type, against float64 on the same numbers."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from energies.potentials import ChainPotentials
+from inference import chain, chain_paths
+from inference.criteria import (
+    Criterion,
+    Likelihood,
+    MarginalCrossEntropy,
+    MeanFieldCrossEntropy,
+    StructuredSVM,
+)
+
+TYPES = [torch.bfloat16, torch.float16, torch.float32, torch.float64]
+PATHS = ["reference", "fused", "compiled", "triton"]
+NEEDS = {"compiled": "numba", "triton": "triton"}
+WAYS = [*((path, "one") for path in PATHS), ("reference", "step"), ("auto", "step"), ("auto", "example")]
+LENGTHS, SCALES, SIZE = (100, 20), (20.0, 1.0), 5
+EXAMPLES, LENGTH = len(LENGTHS), max(LENGTHS)
+pytestmark = pytest.mark.filterwarnings("ignore:(invalid value|divide by zero|overflow) encountered")
+
+
+def potentials(path: str, table: str, dtype: torch.dtype) -> ChainPotentials:
+    """Two random chains; the unaries of one are twenty times as large as the rest."""
+    if path in NEEDS and not chain_paths.installed(NEEDS[path]):
+        pytest.skip(f"{NEEDS[path]} is not installed")
+    draw = torch.Generator().manual_seed(1)
+    shape = {"one": (), "step": (LENGTH - 1,), "example": (EXAMPLES, LENGTH - 1)}[table]
+    shapes = (EXAMPLES, LENGTH, SIZE), (*shape, SIZE, SIZE), (SIZE,), (SIZE,)
+    unary, *others = (torch.randn(shape, generator=draw) for shape in shapes)
+    unary = unary * torch.tensor(SCALES).view(-1, 1, 1)
+    device = "cuda" if path == "triton" and torch.cuda.is_available() else "cpu"
+    scores = [x.to(device, dtype).requires_grad_() for x in (unary, *others)]
+    mask = torch.arange(LENGTH) < torch.tensor(LENGTHS).unsqueeze(1)
+    return ChainPotentials(scores[0], scores[1], mask.to(device), *scores[2:])
+
+
+def leaves(p: ChainPotentials) -> list[Tensor]:
+    assert p.start is not None and p.end is not None
+    return [p.unary, p.pairwise, p.start, p.end]
+
+
+def other_tags(p: ChainPotentials) -> Tensor:
+    """Tags of which each is an arbitrary one."""
+    tags = torch.arange(LENGTH).remainder(SIZE).expand(EXAMPLES, -1)
+    return tags.to(p.unary.device)
+
+
+def gold(p: ChainPotentials, *, likely: bool) -> Tensor:
+    """One-hot tags: the best by the exact scores, or others."""
+    best = chain.viterbi(p.to(torch.float64), path="reference").tags
+    answer = one_hot(best if likely else other_tags(p), SIZE) * p.real().unsqueeze(-1)
+    return answer.to(p.unary.dtype)
+
+
+def a_cost(p: ChainPotentials) -> Tensor:
+    return (1 - one_hot(other_tags(p), SIZE).to(p.unary.dtype)) / 4
+
+
+Function = Callable[[ChainPotentials, chain.Path], Tensor]
+FUNCTIONS: dict[str, Function] = {
+    "log_partition": lambda p, path: chain.log_partition(p, path=path),
+    "nll of what is likely": lambda p, path: chain.nll(
+        p, chain.viterbi(p.to(torch.float64), path="reference").tags, path=path
+    ),
+    "nll of what is not": lambda p, path: chain.nll(p, other_tags(p), path=path),
+    "marginals": lambda p, path: chain.marginals(p, path=path),
+    "entropy": lambda p, path: chain.entropy(p, path=path),
+    "pairwise_marginals": lambda p, path: chain.pairwise_marginals(p, path=path),
+    "max_marginals": lambda p, path: chain.max_marginals(p, path=path),
+    "score of tags": lambda p, _: p.score(other_tags(p)),
+    "score of relaxed answers": lambda p, _: p.score(one_hot(other_tags(p), SIZE) * 0.7),
+    "viterbi": lambda p, path: chain.viterbi(p, path=path).score,
+    "loss_augmented": lambda p, path: chain.loss_augmented(p, a_cost(p), path=path).score,
+    "k_best": lambda p, path: chain.k_best(p, 3, path=path)[1],
+    "slope": lambda p, _: p.slope()(one_hot(other_tags(p), SIZE) * 0.7)[1],
+}
+
+
+@cache
+def right(name: str, table: str, dtype: torch.dtype) -> tuple[Tensor, list[Tensor]]:
+    """What a function gives for the same numbers in float64, and its gradients along `direction`."""
+    p = potentials("reference", table, dtype)
+    unary, pairwise, start, end = (x.detach().double().requires_grad_() for x in leaves(p))
+    p = replace(p, unary=unary, pairwise=pairwise, start=start, end=end)
+    return with_gradients(FUNCTIONS[name](p, "reference"), p)
+
+
+def with_gradients(found: Tensor, p: ChainPotentials) -> tuple[Tensor, list[Tensor]]:
+    """A result and its gradients in all scores along a random direction; none of what has no graph."""
+    if not found.requires_grad:
+        return found, []
+    direction = torch.randn(found.shape, generator=torch.Generator().manual_seed(2))
+    along = (found * direction.to(found)).sum()
+    return found.detach(), list(torch.autograd.grad(along, leaves(p)))
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize(("path", "table"), WAYS)
+def test_state_and_results_are_float32_whatever_the_scores(
+    path: chain.Path, table: str, dtype: torch.dtype
+) -> None:
+    p = potentials(path, table, dtype)
+    state = torch.float64 if dtype == torch.float64 else torch.float32
+    rounding = 1e-12 if dtype == torch.float64 else 2e-6
+    for name, function in FUNCTIONS.items():
+        found, gradients = with_gradients(function(p, path), p)
+        wanted, slopes = right(name, table, dtype)
+        assert found.dtype == state, name
+        assert "nll" not in name or (found >= 0).all(), name
+        error = (found.cpu().double() - wanted).abs() - rounding * wanted.abs()
+        assert error.max() < 1000 * rounding, f"{name}: {error.max()}"
+        for mine, slope in zip(gradients, slopes, strict=True):
+            error = (mine.cpu().double() - slope).abs().max()
+            assert mine.dtype == dtype, name
+            assert error < 3 * torch.finfo(dtype).eps * slope.abs().max() + 1e-4, f"{name}: {error}"
+
+
+CRITERIA = [Likelihood(), MarginalCrossEntropy(), StructuredSVM(), MeanFieldCrossEntropy()]
+
+
+@pytest.mark.parametrize("criterion", CRITERIA, ids=lambda c: type(c).__name__)
+@pytest.mark.parametrize("dtype", TYPES[:3], ids=str)
+@pytest.mark.parametrize(("path", "table"), [way for way in WAYS if way[0] != "triton"])
+def test_losses_of_half_precision_are_those_of_the_same_numbers(
+    criterion: Criterion, path: str, table: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if isinstance(criterion, MeanFieldCrossEntropy) and table != "one":
+        pytest.skip("mean field takes one table")
+    if path != "auto":
+        monkeypatch.setattr(chain_paths, "fastest", lambda p: path)
+    p = potentials(path, table, dtype)
+    wide = p.to(torch.float64)
+    for likely in (True, False):
+        y = gold(p, likely=likely)
+        found, right = criterion.loss(p, y), criterion.loss(wide, y.double())
+        assert found.dtype == torch.float32 and (found >= 0).all()
+        torch.testing.assert_close(found.double(), right, rtol=1e-5, atol=2e-3)
+    assert criterion.predict(p).dtype == torch.float32
