@@ -35,7 +35,7 @@ from rich.console import Console
 
 import experiments.by_hand  # noqa: F401  (once, for all forks)
 import scripts.train
-from experiments import compose, identity
+from experiments import compose, identity, store
 from experiments.cli import ParseOnly
 from experiments.epochs import read_rows
 from experiments.execute import Job, execute
@@ -288,7 +288,7 @@ def train(arguments: list[str], trial: Trial, temporary: Path) -> None:
 def work(job: Job, trial: Trial, temporary: Path) -> None:
     """The child: a run as the launcher of a table starts it."""
     tempfile.tempdir = str(temporary)
-    os.chdir(trial.folder.parents[1])
+    store.RUNS = trial.folder.parent
     heard, answer = get_context().Pipe(duplex=False)
     execute(job, answer)
     heard.close()
