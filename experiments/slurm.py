@@ -11,9 +11,15 @@ from types import FrameType
 
 
 def heed_notice() -> None:
-    """From here on SIGUSR1 requeues the job of this process and stops the process as Ctrl-C does."""
+    """From here on SIGUSR1 requeues the job of this process and stops the process as Ctrl-C does.
+
+    SIGTERM comes before SIGKILL when a batch job is preempted. It is left unheard: a job that ends by itself
+    in the time of grace is not requeued, and epochs that end in this time are kept.
+    """
     if _job():
         signal.signal(signal.SIGUSR1, _requeue_and_stop)
+    if batch_job():
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # Lightning would hear what is ignored
 
 
 def _requeue_and_stop(number: int, frame: FrameType | None) -> None:

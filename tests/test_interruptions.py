@@ -187,6 +187,18 @@ def test_a_notice_of_slurm_requeues_the_job_which_goes_on_from_its_own_epochs_al
     assert same_weights("runs/mine", "runs/unbroken") and not same_weights("runs/mine", "runs/another")
 
 
+def test_a_batch_job_trains_on_until_slurm_kills_it(
+    world: World, job: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ENVIRONMENT", "BATCH")
+    slow = ["--model.init_args.pause=0.3", "--trainer.max_epochs=5", "--run_dir=runs/mine"]
+    process = world.start(*LAYERS, *slow, module="scripts.train")
+    until(Path("runs/mine/metrics.csv").exists)
+    process.send_signal(signal.SIGTERM)
+    said, _ = process.communicate(timeout=180)
+    assert process.returncode == 0 and "5 epochs" in said
+
+
 def test_a_notice_of_slurm_stops_a_table_as_ctrl_c_does(world: World, job: Path) -> None:
     world.table(slow={"set": {"model.init_args.pause": 0.4, "trainer.max_epochs": 200}})
     launcher = world.start("toy", "--seeds", "0")
