@@ -89,6 +89,11 @@ class EpochLog(Checkpoint):
         self.starts = [*self.starts, {"epoch": epoch} | self.here]
         self.started = True
 
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Forget the losses of the epoch before: Lightning would tell those of parts that move no more."""
+        for name in [name for name in trainer.callback_metrics if name.startswith("train/")]:
+            del trainer.callback_metrics[name]
+
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Add a row, save what to go on from, tell how far we are."""
         metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
