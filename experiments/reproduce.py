@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.markup import escape
 
-from experiments import starts, store, workers
+from experiments import starts, store, words, workers
 from experiments.board import board
 from experiments.compose import Composed, Layers, modules
 from experiments.errors import TableError
@@ -16,6 +16,7 @@ from experiments.launch import Launch, adopt_finished, open_to
 from experiments.page import read_state, render, state_file
 from experiments.plan import Plan, Run, layers_of, make_plan
 from experiments.spec import read_table, select
+from experiments.summary import summarise
 from experiments.table import Table
 
 STOPPED = 130  # exit code
@@ -111,6 +112,8 @@ def dry_run(selection: Selection, console: Console) -> int:
     """Say what would run, in which order, and what is done, failed, waiting or missing."""
     plan = plan_of(selection, console, fetch=False)
     show_plan(plan, console, fresh=selection.fresh)
+    if told := words.elsewhere(summarise(plan.table)):
+        console.print(told, highlight=False, markup=False, soft_wrap=True)
     return 0
 
 

@@ -50,7 +50,9 @@ class Chosen:
 def verify(selection: Selection, console: Console, *, dry: bool = False) -> int:
     """Train what is selected and on record again, and compare; the exit code."""
     table = read_table(selection.table)
-    cells, committed = summarise(table).cells, _records(table)
+    summary, committed = summarise(table), _records(table)
+    for warning in summary.warnings:
+        console.print(warning, style="yellow", highlight=False, markup=False, soft_wrap=True)
     folder = store.RUNS / CHECKS / _code(console)
     with store.inside(folder):
         plan = plan_of(selection, console, fetch=not dry)
@@ -69,7 +71,7 @@ def verify(selection: Selection, console: Console, *, dry: bool = False) -> int:
         here = _records(table)
     for column, why in plan.missing.items():
         console.print(f"{column}: {escape(why)}", style="yellow", highlight=False, soft_wrap=True)
-    counts = _tell(table, cells, committed, here, chosen.places, console)
+    counts = _tell(table, summary.cells, committed, here, chosen.places, console)
     for told, records in (("committed", committed), ("here", here)):
         made = [records[place] for place in chosen.places if place in records]
         by = f"made on {starts.processors_of(made)}; commits {starts.commits_of(made)}"
@@ -185,5 +187,5 @@ def _code(console: Console) -> str:
     told = (
         "The code has changes that are not committed" if made["commit"] else "The code is in no git checkout"
     )
-    console.print(f"{told}: a check that is stopped begins anew.", style="yellow")
+    console.print(f"{told}: a check that is stopped begins anew.", style="yellow", soft_wrap=True)
     return f"{(made['commit'] or 'unknown')[:12]}+{record.now().replace(':', '')}"

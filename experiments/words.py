@@ -1,6 +1,6 @@
 """How numbers and verdicts are said, the same on the terminal and on the page."""
 
-from experiments import starts
+from experiments import starts, store
 from experiments.claims import Claim
 from experiments.summary import NOT_YET, Cell, Sample, Summary, Verdict, paired
 from experiments.table import Table
@@ -113,6 +113,22 @@ def _add(key: str, notes: list[str], marks: dict[str, list[int]], texts: list[st
         if note not in texts:
             texts.append(note)
         marks.setdefault(key, []).append(texts.index(note) + 1)
+
+
+def elsewhere(summary: Summary) -> str:
+    """How much of a table comes from records whose runs are not here, on what they were made, what to do."""
+    name = summary.table.name
+    found = [
+        r for r in summary.records if (store.read_record(r["id"]) or {}).get("finished") != r.get("finished")
+    ]
+    if not found:
+        return ""
+    cells, every = ({(r["row"], r["column"]) for r in records} for records in (found, summary.records))
+    return (
+        f"{len(cells)} of {len(every)} cells come from committed records (results/{name}.jsonl), made on "
+        f"{starts.processors_of(found)}. To train some of them here:  make reproduce TABLE={name} ROWS=... "
+        "VERIFY=1  compares, FRESH=1 replaces."
+    )
 
 
 def effort(summary: Summary) -> str:
