@@ -35,7 +35,7 @@ from rich.console import Console
 
 import experiments.by_hand  # noqa: F401  (once, for all forks)
 import scripts.train
-from experiments import compose, identity, store
+from experiments import compose, identity
 from experiments.cli import ParseOnly
 from experiments.epochs import read_rows
 from experiments.execute import Job, execute
@@ -213,14 +213,12 @@ class KillTest:
         trial.folder.mkdir(parents=True, exist_ok=True)
         given: tuple[object, ...] = (self._arguments(trial.cell), trial)
         if trial.table:
-            given = (replace(self._job(trial.cell), config=self._config(trial)), trial)
+            config = compose.fill(self._job(trial.cell).config, {compose.RUN_DIR: str(trial.folder)})
+            given = (replace(self._job(trial.cell), config=config, runs=trial.folder.parent), trial)
         target = work if trial.table else train
         process = get_context("fork").Process(target=target, args=(*given, self.temporary))
         process.start()
         return process
-
-    def _config(self, trial: Trial) -> dict[str, Any]:
-        return compose.fill(self._job(trial.cell).config, {compose.RUN_DIR: str(trial.folder)})
 
     def _job(self, cell: str) -> Job:
         """The cell as a run of a table."""
@@ -288,7 +286,6 @@ def train(arguments: list[str], trial: Trial, temporary: Path) -> None:
 def work(job: Job, trial: Trial, temporary: Path) -> None:
     """The child: a run as the launcher of a table starts it."""
     tempfile.tempdir = str(temporary)
-    store.RUNS = trial.folder.parent
     heard, answer = get_context().Pipe(duplex=False)
     execute(job, answer)
     heard.close()
