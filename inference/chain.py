@@ -7,7 +7,7 @@ space. Each function takes `path`:
     auto       the fastest that fits device, size, float type and what is installed
     reference  log space, differentiable to any order
     fused      PyTorch with one hand-written backward pass
-    compiled   numba, on a CPU (`pip install structured-prediction-suite[fast]`)
+    compiled   numba, on a CPU
     triton     on a CUDA device
 
 STRUCTURED_KERNELS=off in the environment lets `auto` choose among reference and fused only. Sums have first
@@ -171,7 +171,7 @@ def _pick_with_room(p: ChainPotentials, path: Path, what: str) -> str:
 
     For a gradient, log space keeps all pairs of tags at each position.
     """
-    chosen = pick(p, path)
+    chosen = pick(p, path, maxima=what == "viterbi")
     if torch.compiler.is_compiling():
         return chosen
     pairs = chosen == "reference" and torch.is_grad_enabled() and _needs_gradient(p)

@@ -2,7 +2,6 @@
 
 import gc
 import math
-import os
 import subprocess
 import sys
 import weakref
@@ -250,7 +249,7 @@ torch.manual_seed(0)
 scores = [torch.randn(shape, requires_grad=True) for shape in ((3, 5, 4), (4, 4), (4,))]
 mask = torch.tensor([[True] * 5, [False, True, False, True, True], [False] * 5])
 tags = torch.randint(0, 4, (3, 5))
-for path in ("fused", "compiled"):
+for path in ("fused", "compiled", "auto"):
     def loss(u, w, start):
         return chain.nll(ChainPotentials(2 * u, w, mask, start), tags, path=path).sum()
     def entropies(u, w, start):
@@ -289,21 +288,6 @@ def test_threads_share_a_batch_without_changing_it(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
     for mine, want in zip(everything(), alone, strict=True):
         torch.testing.assert_close(mine, want)
-
-
-def test_the_path_fits_device_size_and_what_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    p = build(leaves(2, 3, 2), None)
-    assert chain_paths.pick(p, "auto") == ("compiled" if chain_paths.installed("numba") else "fused")
-    monkeypatch.setitem(os.environ, "STRUCTURED_KERNELS", "off")
-    assert chain_paths.pick(p, "auto") == "fused"
-    assert chain_paths.pick(ChainPotentials(p.unary, torch.zeros(2, 2, 2)), "auto") == "reference"
-    monkeypatch.delitem(os.environ, "STRUCTURED_KERNELS")
-    monkeypatch.setattr(chain_paths, "installed", lambda package: False)
-    assert chain_paths.pick(p, "auto") == "fused"
-    with pytest.raises(ValueError, match="needs numba: pip install"):
-        chain.log_partition(p, path="compiled")
-    with pytest.raises(ValueError, match="no path 'quick'"):
-        chain_paths.pick(p, "quick")
 
 
 @pytest.mark.parametrize("path", FAST)

@@ -136,7 +136,7 @@ def test_losses_of_half_precision_are_those_of_the_same_numbers(
     if isinstance(criterion, MeanFieldCrossEntropy) and table != "one":
         pytest.skip("mean field takes one table")
     if path != "auto":
-        monkeypatch.setattr(chain_paths, "fastest", lambda p: path)
+        monkeypatch.setattr(chain_paths, "fastest", lambda unary, maxima: path)
     p = potentials(path, table, dtype)
     wide = p.to(torch.float64)
     for likely in (True, False):

@@ -43,8 +43,7 @@ def best(
     Only scores are kept. The back trace looks again for the argmax, in the one column that it needs.
     """
     (tokens, offsets), (table, transposed, spoilt), (tags, scores) = chain, tables, out
-    size = unary.shape[1]
-    width = (size + 15) // 16 * 16
+    size, width = unary.shape[1], len(table)
     rows = (size + 3) // 4 * 4
     longest = 1
     for b in range(span[0], span[1]):

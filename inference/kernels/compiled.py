@@ -1,7 +1,7 @@
 """The chain on a CPU, compiled by numba: see `chain_loops` for the recursion.
 
 One thread unless torch has more and the batch is worth sharing. Compiled at the first call for a float type,
-in some seconds, and kept on disk.
+in some seconds, or beforehand by `scripts.compile_chain`, and kept on disk.
 
 Shapes: B examples, T positions, N real positions of the batch, S tags, P tags padded to vectors.
 """
@@ -167,8 +167,13 @@ def viterbi(p: ChainPotentials) -> tuple[Tensor, Tensor]:
 
 
 def padded(size: int) -> int:
-    """The width of rows of that many tags."""
-    return -(-size // LANES) * LANES
+    """The width of rows of that many tags.
+
+    Never a multiple of 256: down a column of such a table all numbers compete for the same few places in
+    the cache, which at 256 tags costs a third of the time and at 512 more than half.
+    """
+    width = -(-size // LANES) * LANES
+    return width if width % 256 else width + LANES
 
 
 def packed(mask: Tensor | None, shape: torch.Size) -> tuple[Array, Array]:

@@ -13,18 +13,21 @@ from torch import Tensor
 from energies.potentials import ChainPotentials, state_type
 from inference import chain_reference as reference
 from inference.chain_checks import blame
+from inference.chain_paths import fastest
 from inference.kernels.log_space import LogSpace
 from inference.kernels.problem import Problem, Slopes, Solved
 
 SOLVERS = {"fused": ("fused", "Fused"), "compiled": ("compiled", "Compiled"), "triton": ("swept", "Swept")}
+DECODERS = {"fused": "fused_best", "compiled": "compiled", "triton": "swept"}
 
 
 def solve(problem: Problem, path: str) -> Solved:
-    """The problem on a fast path; the sequences it flags, and only those, on slower ones.
+    """The problem on a fast path, or on "auto"; the sequences it flags, and only those, on slower ones.
 
     Raises:
         ValueError: where a row is not finite: at NaN, at +inf, and where no answer is allowed.
     """
+    path = fastest(problem.unary) if path == "auto" else path
     solved = solver(path)(problem)
     if not solved.is_safe:
         solved = Mixed(problem, solved, path)
@@ -44,7 +47,8 @@ def solver(path: str) -> Any:  # noqa: ANN401
 
 def viterbi(p: ChainPotentials, path: str) -> tuple[Tensor, Tensor]:
     """Tags (B, T), 0 where masked, and scores (B,): maxima need no ladder."""
-    if path not in ("reference", "fused"):
+    path = fastest(p.unary, maxima=True) if path == "auto" else path
+    if path in DECODERS:
         return decoder(path)(p)
     with torch.no_grad():
         return reference.viterbi(p)
@@ -52,8 +56,8 @@ def viterbi(p: ChainPotentials, path: str) -> tuple[Tensor, Tensor]:
 
 @cache
 def decoder(path: str) -> Any:  # noqa: ANN401
-    """The Viterbi of a path that has its own."""
-    return importlib.import_module(f"inference.kernels.{SOLVERS[path][0]}").viterbi
+    """The Viterbi of a fast path."""
+    return importlib.import_module(f"inference.kernels.{DECODERS[path]}").viterbi
 
 
 class Mixed:

@@ -1,0 +1,43 @@
+"""Compile the chain's loops for this processor, so that no first call has to: `make setup` runs it once.
+
+    python -m scripts.compile_chain
+
+numba keeps them on disk, beside the code or where NUMBA_CACHE_DIR says. It looks at the file of a loop alone,
+not at what that is compiled with, so those of older code are removed first.
+"""
+
+from pathlib import Path
+
+import torch
+from rich.console import Console
+
+from energies.potentials import ChainPotentials
+from inference import chain, kernels
+from inference.chain_paths import fault_of_numba
+
+
+def every_loop() -> None:
+    """Take every compiled loop once in each float type."""
+    for dtype in (torch.float32, torch.float64):
+        scores = [torch.zeros(s, dtype=dtype, requires_grad=True) for s in ((2, 3, 2), (2, 2), (2,), (2,))]
+        unary, pairwise, start, end = scores
+        p = ChainPotentials(unary, pairwise, torch.ones(2, 3, dtype=torch.bool), start, end)
+        loss = chain.nll(p, torch.zeros(2, 3, dtype=torch.long), path="compiled").sum()
+        slopes = torch.autograd.grad(loss, scores, create_graph=True)
+        torch.autograd.grad([slope.square().sum() for slope in slopes], scores)
+        chain.viterbi(p, path="compiled")
+
+
+def main() -> None:
+    """Compile what there is to compile, or say why there is nothing."""
+    if fault := fault_of_numba():
+        Console(stderr=True).print(f"Nothing to compile, chains will take the slower fused path: {fault}.")
+        return
+    for folder in kernels.__path__:
+        for old in Path(folder, "__pycache__").glob("*.nb[ic]"):
+            old.unlink()
+    every_loop()
+
+
+if __name__ == "__main__":
+    main()
