@@ -5,6 +5,7 @@ EXTRAS ?= dev
 PYTHONS := $(PYTHON) $(filter-out $(PYTHON),python3 python3.14 python3.13 python3.12 python3.11)
 RUN := .venv/bin/python
 STAMP := .venv/.installed-$(EXTRAS)
+LOOPS := .venv/.compiled
 COMMA := ,
 TABLES = $(basename $(notdir $(wildcard conf/tables/*.yaml conf/sweeps/*.yaml)))
 
@@ -15,7 +16,7 @@ TABLES = $(basename $(notdir $(wildcard conf/tables/*.yaml conf/sweeps/*.yaml)))
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2} /^#  +\[/ {print substr($$0, 2)}' Makefile
 
-setup: $(STAMP) ## Make .venv with the pinned dependencies, when it is not there or out of date.
+setup: $(STAMP) $(LOOPS) ## Make .venv with the pinned dependencies, when it is not there or out of date.
 #               [EXTRAS=dev,wandb,tensorboard,hf] [PYTHON=path/to/python3]
 	@:
 
@@ -76,3 +77,9 @@ $(STAMP): pyproject.toml constraints.txt
 	    exit 1; }
 	@touch $@
 	@echo "Set up."
+
+# What is compiled stands beside the code; numba alone would not see that a file it is compiled with changed.
+$(LOOPS): $(STAMP) $(wildcard inference/kernels/*.py)
+	@echo "Compiling the loops of chains for this processor: once, about half a minute."
+	@$(RUN) -m scripts.compile_chain
+	@touch $@
