@@ -1,6 +1,6 @@
 """Linear chains against the packages that people use: loss and gradient, marginals, Viterbi.
 
-    python -m scripts.benchmark_chain [--large] [--device cuda] [--shapes ocr,chunk] [--bandwidth 4300]
+    python -m scripts.benchmark_chain [--large] [--wide] [--device cuda] [--shapes ocr] [--bandwidth 4300]
 
 Parity first: every contender's loss, gradient, marginals and best answers are held against float64, and one
 that fails is named and left out. Then each takes its turn in every round: on a CPU one thread, CPU time; on a
@@ -43,9 +43,14 @@ SHAPES = {  # B, T, S, real positions
     "ner": (32, 113, 17, 592),
     "mid": (32, 512, 64, 32 * 512),
     "large": (256, 512, 64, 256 * 512),
+    "wide128": (32, 40, 128, 32 * 40),
+    "few256": (4, 40, 256, 4 * 40),
+    "wide256": (32, 40, 256, 32 * 40),
+    "wide512": (16, 20, 512, 16 * 20),
 }
+WIDE = ["wide128", "few256", "wide256", "wide512"]  # where `auto` changes its mind
 BASE = "pytorch-crf 0.7.2"
-OURS = {"cpu": ["compiled", "fused", "reference"], "cuda": ["triton", "fused", "reference"]}
+OURS = {"cpu": ["auto", "compiled", "fused", "reference"], "cuda": ["auto", "triton", "fused", "reference"]}
 # Pairs of tags at all positions, B T S S, over which a contender's memory is not to be had
 MOST_PAIRS = {"torch-struct 0.5": 3e7, "supar 1.1.4": 1e8, "TorchCRF 1.1.0": 1e8, "ours, reference": 1e8}
 Calls = dict[str, Callable[[], object]]
@@ -213,7 +218,7 @@ def compare(names: list[str], device: str, bandwidth: float) -> None:
         column = "{} {}x{}x{} ({})".format(shape, *SHAPES[shape])
         Console(stderr=True).print(f"{column}: checking and timing ...")
         taking, errors, missing = contenders(t, device)
-        repeats = 1 if shape in ("mid", "large") else 5
+        repeats = 1 if shape in ("mid", "large", *WIDE) else 5
         jobs: dict[str, Calls] = {
             "loss and gradient, ms": {name: partial(gradient, c) for name, c in taking.items()},
             "marginals, ms": {name: c.marginals for name, c in taking.items() if c.marginals},
@@ -264,6 +269,7 @@ def main() -> None:
         "--shapes", default="ocr,chunk,ner,mid", help="which, with commas (default: %(default)s)"
     )
     parser.add_argument("--large", action="store_true", help="and 256x512x64, which takes minutes on a CPU")
+    parser.add_argument("--wide", action="store_true", help="and shapes of 128 tags and more")
     parser.add_argument("--bandwidth", type=float, default=4300, help="of the GPU's memory, in GB/s")
     parser.add_argument("--warps", action="store_true", help="time the Triton kernels alone, by warps")
     arguments = parser.parse_args()
@@ -273,7 +279,9 @@ def main() -> None:
         try_warps()
         return
     names = [name for name in arguments.shapes.split(",") if name]
-    compare([*names, *(["large"] if arguments.large else [])], arguments.device, arguments.bandwidth)
+    names += ["large"] if arguments.large else []
+    names += WIDE if arguments.wide else []
+    compare(names, arguments.device, arguments.bandwidth)
 
 
 if __name__ == "__main__":
