@@ -12,7 +12,7 @@ from torch import Tensor
 from datamodules.errors import DataMismatch
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Batch:
     """Inputs x (B, ...), true answers y (B, ...), and which positions are real.
 
