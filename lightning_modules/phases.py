@@ -25,7 +25,7 @@ class PhaseStopping(EarlyStopping):
 
     def is_over(self) -> bool:
         """Whether the phase has gone on long enough without getting better."""
-        return self.wait_count >= self.patience
+        return self.wait_count >= max(self.patience, 1)
 
     def begin(self) -> None:
         """Count anew, for the next phase."""
