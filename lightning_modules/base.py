@@ -17,6 +17,9 @@ from torchmetrics import Metric
 
 from datamodules.batches import Batch
 from energies.spaces import AnswerSpace
+from lightning_modules.processes import mean_over_processes, share_gradients, unshared
+
+EVALUATION = -1  # in the place of a part
 
 
 class Diverged(ValueError):
@@ -65,7 +68,11 @@ class Scheme(pl.LightningModule):
 
     @abstractmethod
     def loss(self, part: str, batch: Batch) -> Tensor:
-        """What `part` minimises on a batch, from forward passes of its own."""
+        """What `part` minimises on a batch, from forward passes of its own.
+
+        Of several processes each has a share of the batch, and the mean of their losses is minimised: see
+        `over_processes`.
+        """
 
     @abstractmethod
     def predict(self, batch: Batch) -> Tensor:
@@ -88,12 +95,15 @@ class Scheme(pl.LightningModule):
         self._counts[part] = self._counts.get(part, 0) + 1
 
     def differentiate(self, part: str, batch: Batch) -> Tensor:
-        """Leave the gradient of the part's loss in its parameters; the loss.
+        """Leave the gradient of the part's loss, over all processes, in its parameters; the loss.
 
         It goes nowhere else: what other parts computed with gradients stays as it is, for a step of theirs.
         """
         loss = self.loss(part, batch)
-        self.manual_backward(loss, inputs=[p for p in self._owned[part] if p.requires_grad])
+        learned = [p for p in self._owned[part] if p.requires_grad]
+        with unshared(self.trainer.strategy):
+            self.manual_backward(loss, inputs=learned)
+        share_gradients(learned)
         return loss
 
     def clip_norms(self) -> dict[str, float | None]:
@@ -149,11 +159,11 @@ class Scheme(pl.LightningModule):
                 p.requires_grad_(True)
 
     def _draw_from(self, part: int, step: int) -> None:
-        """Seed the generators of the device.
+        """Seed the generators of the device; of EVALUATION, which no process shares with others, all alike.
 
         `torch.manual_seed` would queue a call, with its stack, for each kind of device that is not there.
         """
-        seed = mix(self.seed, self.global_rank, part, step)
+        seed = mix(self.seed, 0 if part == EVALUATION else self.global_rank, part, step)
         torch.default_generator.manual_seed(seed)
         if self.device.type == "cuda":
             torch.cuda.manual_seed(seed)
@@ -193,7 +203,8 @@ class Scheme(pl.LightningModule):
         Raises:
             Diverged: with the part, the epoch and what to change.
         """
-        for part, total in self._losses.items():
+        totals = mean_over_processes([*self._losses.values()])
+        for part, total in zip(self._losses, totals, strict=True):
             mean = float(total) / self._counts[part]
             if not math.isfinite(mean):
                 rates = (
@@ -220,7 +231,7 @@ class Scheme(pl.LightningModule):
         self._test_seconds += time.perf_counter() - began
 
     def _judge(self, batch: Batch) -> None:
-        self._draw_from(-1, 0)  # searches may start at random
+        self._draw_from(EVALUATION, 0)  # searches may start at random
         self.metric.update(self.predict(batch), batch.y)
 
     def on_validation_epoch_end(self) -> None:

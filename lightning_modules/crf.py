@@ -11,6 +11,7 @@ from energies.potentials import ChainPotentials
 from energies.scaling import pairwise_norm, unary_norm
 from inference.criteria import Criterion
 from lightning_modules.base import Scheme
+from lightning_modules.processes import mean_over_processes
 
 PIECES = 8  # how many points of a curve an epoch leaves
 
@@ -45,7 +46,8 @@ class ChainScheme(Scheme):
 
     def on_train_epoch_end(self) -> None:
         """Let the ratio's curve go on; see Scheme."""
-        pieces = torch.stack(self._ratios).tensor_split(PIECES)
+        (ratios,) = mean_over_processes([torch.stack(self._ratios)])
+        pieces = ratios.tensor_split(PIECES)
         self.note("ratio", *torch.stack([piece.mean() for piece in pieces if len(piece)]).tolist())
         self._ratios = []
         super().on_train_epoch_end()

@@ -12,6 +12,7 @@ from energies.base import Energy
 from inference.gradient import Search
 from inference.guesses import Case, Guess, Minimum
 from lightning_modules.base import Scheme
+from lightning_modules.processes import over_processes
 from losses.objectives import Objective
 
 
@@ -49,7 +50,8 @@ class EnergyNet(Scheme):
         case = self._case(batch)
         with torch.no_grad():
             guesses = self.guess(case)
-        return self.objective(self.energy, case.space, case.x, case.y, guesses)
+        loss = self.objective(self.energy, case.space, case.x, case.y, guesses)
+        return over_processes(loss, summed=self.objective.summed)
 
     def predictors(self) -> list[nn.Module]:
         return [self.energy]

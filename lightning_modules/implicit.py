@@ -25,6 +25,7 @@ from inference.hypergradient import (
     why_diverged,
 )
 from lightning_modules.base import Scheme, check_clip_norm
+from lightning_modules.processes import mean_over_processes, over_processes, world_size
 from losses.objectives import EnergyFn, Objective
 from losses.task import EnergyAndSupervision, Map
 
@@ -154,7 +155,7 @@ class Implicit(Scheme):
                 lambda logits: self._curve(given, batch, logits),
             )
 
-        reduce = self._mean_over_processes if self.trainer.world_size > 1 else None
+        reduce = mean_over_processes if world_size() > 1 else None
         if (self.steps["energy"] - 1) % self.refresh == 0 and not isinstance(self.solver, Dropped):
             curvature = largest_curvature(problem(), self.products, iterations=10, reduce=reduce)
             self.divisor.copy_((MARGIN * curvature).clamp_min(1))
@@ -252,14 +253,8 @@ class Implicit(Scheme):
     def _outer(self, given: OfInput, batch: Batch, logits: Tensor) -> Tensor:
         space = self.space.over(batch.mask)
         guesses = self.guess(Case(self.energy, self.objective, space, batch.x, batch.y, logits))
-        return self.objective(_whole(given), space, batch.x, batch.y, guesses)
-
-    @staticmethod
-    def _mean_over_processes(tensors: list[Tensor]) -> list[Tensor]:
-        for tensor in tensors:
-            torch.distributed.all_reduce(tensor, torch.distributed.ReduceOp.SUM)
-            tensor /= torch.distributed.get_world_size()
-        return tensors
+        loss = self.objective(_whole(given), space, batch.x, batch.y, guesses)
+        return over_processes(loss, summed=self.objective.summed)
 
 
 def _whole(given: OfInput) -> EnergyFn:

@@ -15,9 +15,10 @@ from torchmetrics import Metric
 from datamodules.batches import Batch
 from energies.base import Energy, Given
 from inference.networks import InferenceNetworks, Single
-from lightning_modules.base import scores_of
+from lightning_modules.base import EVALUATION, scores_of
 from lightning_modules.metrics.changes import TagChanges
 from lightning_modules.phases import Phased
+from lightning_modules.processes import mean_over_processes
 from losses.joint import ROLES, JointObjective, Perceptron, Played, Role
 
 
@@ -161,8 +162,8 @@ class InfNet(Phased):
 
     def on_train_epoch_end(self) -> None:
         """Let the curves go on; see Phased."""
-        for curve, values in self._watched.items():
-            mean = float(torch.stack(values).mean())
+        means = [torch.stack(values).mean() for values in self._watched.values()]
+        for curve, mean in zip(self._watched, map(float, mean_over_processes(means)), strict=True):
             self.note(curve, mean)
             self.log(f"train/{curve}", mean)
         self._watched = {}
@@ -172,7 +173,7 @@ class InfNet(Phased):
         """Add a batch to the metrics of A and F."""
         if self.augmented_metric is None:
             return super().validation_step(batch, index)
-        self._draw_from(-1, 0)
+        self._draw_from(EVALUATION, 0)
         _, answers = self._answers(batch, ROLES)
         self.metric.update(answers["test"], batch.y)
         self.augmented_metric.update(answers["augmented"], batch.y)
@@ -274,7 +275,7 @@ class InfNet(Phased):
         assert self._given is not None
         energy = self._given(self.predict(batch)).mean()
         learned = [p for net in self.predictors() for p in net.parameters()]
-        return nn.utils.get_total_norm(torch.autograd.grad(energy, learned))
+        return nn.utils.get_total_norm(mean_over_processes(torch.autograd.grad(energy, learned)))
 
     def _watch(self, curve: str, value: Tensor) -> None:
         self._watched.setdefault(curve, []).append(value.detach())

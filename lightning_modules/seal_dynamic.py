@@ -11,6 +11,7 @@ from datamodules.batches import Batch
 from energies.base import Energy
 from inference.guesses import Case, Guess
 from lightning_modules.base import Scheme
+from lightning_modules.processes import over_processes
 from losses.objectives import Objective
 from losses.task import TaskLoss
 
@@ -75,7 +76,8 @@ class SealDynamic(Scheme):
         with torch.no_grad():
             logits = self.task_net(batch.x)
             guesses = self.guess(Case(self.energy, self.objective, space, batch.x, batch.y, logits))
-        return self.objective(self.energy, space, batch.x, batch.y, guesses)
+        loss = self.objective(self.energy, space, batch.x, batch.y, guesses)
+        return over_processes(loss, summed=self.objective.summed)
 
     def predictors(self) -> list[nn.Module]:
         return [self.task_net]

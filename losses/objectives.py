@@ -7,7 +7,7 @@ minimise. Where guesses come from is the second dial, in `inference/`.
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -43,7 +43,12 @@ def over_entries(rows: Tensor, y: Tensor) -> Tensor:
 
 
 class Objective(ABC):
-    """How an energy learns from guesses, and how those who minimise it afterwards read it."""
+    """How an energy learns from guesses, and how those who minimise it afterwards read it.
+
+    `summed`: its loss is a sum over the batch, not a mean.
+    """
+
+    summed: ClassVar[bool] = False
 
     @abstractmethod
     def __call__(self, energy: EnergyFn, space: Answers, x: Tensor, y: Tensor, guesses: Guesses) -> Tensor:
@@ -70,6 +75,8 @@ class Margin(Objective):
 @dataclass(frozen=True)
 class Regression(Objective):
     """sigmoid(-E) tells the quality of each guess.   [SEAL eq. 7; DVN]"""
+
+    summed = True
 
     def __call__(self, energy: EnergyFn, space: Answers, x: Tensor, y: Tensor, guesses: Guesses) -> Tensor:
         return losses.regression(energy(x, guesses.y), space.quality(guesses.y, y))
@@ -105,6 +112,8 @@ class NCERanking(Objective):
     a_k = -E(x, y_k) - log P_N(y_k)   [SEAL eqs. 8, 9]
     """
 
+    summed = True
+
     def __call__(self, energy: EnergyFn, space: Answers, x: Tensor, y: Tensor, guesses: Guesses) -> Tensor:
         assert guesses.logits is not None, "NCE needs guesses drawn from known logits"
         answers = space.put_first(y, guesses.y)
@@ -118,6 +127,8 @@ class Ranking(Objective):
 
     [SEAL §4.4, ablation]
     """
+
+    summed = True
 
     def __call__(self, energy: EnergyFn, space: Answers, x: Tensor, y: Tensor, guesses: Guesses) -> Tensor:
         score = -energy(x, space.put_first(y, guesses.y))

@@ -1,33 +1,97 @@
-"""Trains some schemes on two processes and writes what each process ended with; run by test_ddp.py."""
+"""Trains runs on two processes, and each on one with twice the batch; started by test_ddp.py with a folder.
 
+What is run is built once, and then the process forks: building takes longer than training.
+"""
+
+import json
+import os
+import socket
 import sys
 import warnings
+from copy import deepcopy
+from multiprocessing import connection, get_context
 from pathlib import Path
+from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 warnings.filterwarnings("ignore")
 
-import pytorch_lightning as pl  # noqa: E402
 import torch  # noqa: E402
-import yaml  # noqa: E402
 
-from lightning_modules.base import Scheme  # noqa: E402
-from lightning_modules.implicit import Implicit  # noqa: E402
+from experiments.cli import hush  # noqa: E402
 from lightning_modules.metrics.multilabel import MultiLabelScores  # noqa: E402
-from test_implicit import implicit  # noqa: E402
-from test_infnet import infnet  # noqa: E402
-from test_schemes import Data, scheme  # noqa: E402
+from lightning_modules.processes import share_gradients  # noqa: E402
+from scheme_runs import SmallCLI  # noqa: E402
 
-torch.set_num_threads(1)
-
-
-def build(name: str) -> Scheme:
-    """A small scheme on label sets by its name."""
-    others = {"implicit": implicit, "infnet": infnet}
-    return others[name]("sets", dropout=0.3) if name in others else scheme(name, "sets", dropout=0.3)
+FORMS = ("space", "guess", "networks", "solver")
 
 
-def chosen(rank: int) -> dict[str, torch.Tensor]:
+def main(folder: Path) -> int:
+    """Build all runs, train them in three processes; 1 where one of these fails."""
+    hush()
+    torch.set_num_threads(1)
+    built = build(folder)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "NODE_RANK": "0"}
+    fork = get_context("fork")
+    workers = [fork.Process(target=alone, args=(folder, built))]
+    workers += [
+        fork.Process(target=together, args=(folder, built, rank, address | {"LOCAL_RANK": str(rank)}))
+        for rank in (0, 1)
+    ]
+    for worker in workers:
+        worker.start()
+    while running := [worker for worker in workers if worker.is_alive()]:
+        connection.wait([worker.sentinel for worker in running])
+        if any(worker.exitcode for worker in workers):
+            for worker in running:
+                worker.kill()
+            return 1
+    return 0
+
+
+def build(folder: Path) -> dict[int, SmallCLI]:
+    """The runs of runs.json by their places, with data that are read once."""
+    read: dict[type, Any] = {}
+    built = {}
+    for place, arguments in enumerate(json.loads((folder / "runs.json").read_text())):
+        cli = SmallCLI(arguments)
+        kind = type(cli.datamodule)
+        if missing := cli.datamodule.missing():
+            (folder / f"{place}-missing.txt").write_text(missing)
+            continue
+        if kind not in read:
+            cli.datamodule.setup()
+            read[kind] = cli.datamodule.splits, cli.datamodule.tables
+        cli.datamodule.splits, cli.datamodule.tables = read[kind]
+        built[place] = cli
+    return built
+
+
+def alone(folder: Path, built: dict[int, SmallCLI]) -> None:
+    """One process after which two are measured."""
+    for place, cli in built.items():
+        torch.save(cli.fit(cli.model, folder / f"{place}-alone"), folder / f"{place}-alone.pt")
+
+
+def together(folder: Path, built: dict[int, SmallCLI], rank: int, ranks: dict[str, str]) -> None:
+    """One of two processes. All runs are trained without draws, the first of each form also with them."""
+    os.environ.update(ranks)
+    forms = set()
+    for place, cli in built.items():
+        form = type(cli.model), *(type(getattr(cli.model, name, None)) for name in FORMS)
+        ways = ["exact"] if form in forms else ["exact", "drawn"]
+        forms.add(form)
+        for way in ways:
+            ended = cli.fit(deepcopy(cli.model), folder / f"{place}-{way}", two=True, draws=way == "drawn")
+            torch.save(ended, folder / f"{place}-{way}-{rank}.pt")
+    torch.save((threshold(rank), gradients(rank)), folder / f"shared-{rank}.pt")
+    torch.distributed.destroy_process_group()  # its threads may not outlive the interpreter
+
+
+def threshold(rank: int) -> dict[str, torch.Tensor]:
     """What a metric says after each process has seen examples that want another threshold."""
     metric = MultiLabelScores(2, thresholds=(0.5, 0.2))
     probability = [[[0.9, 0.3]], [[0.3, 0.1], [0.4, 0.1]]][rank]
@@ -36,45 +100,14 @@ def chosen(rank: int) -> dict[str, torch.Tensor]:
     return {"threshold": metric.threshold, **metric.compute()}
 
 
-def main(folder: Path, names: list[str]) -> None:
-    """Three epochs of each scheme; then its weights, by rank."""
-    layer = yaml.safe_load((Path(__file__).parents[1] / "conf/trainer/ddp.yaml").read_text())
-    for name in names:
-        module = build(name)
-        trainer = pl.Trainer(
-            max_epochs=3,
-            accelerator="cpu",
-            devices=2,
-            **layer["trainer"],
-            logger=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-            enable_checkpointing=False,
-            inference_mode=False,
-            num_sanity_val_steps=0,
-            default_root_dir=folder,
-        )
-        trainer.fit(module, RankData(trainer))
-        kept = {k: v.clone() for k, v in module.state_dict().items()}
-        if isinstance(module, Implicit):
-            (kept["mean"],) = module._mean_over_processes([torch.tensor(1.0 + trainer.global_rank)])
-        kept |= chosen(trainer.global_rank)
-        torch.save(kept, folder / f"{name}-{trainer.global_rank}.pt")
-    torch.distributed.destroy_process_group()  # its threads may not outlive the interpreter
-
-
-class RankData(Data):
-    """Every second example for each process."""
-
-    def __init__(self, trainer: pl.Trainer) -> None:
-        super().__init__("sets")
-        self.of = trainer
-
-    def train_dataloader(self) -> object:
-        loader = super().train_dataloader()
-        loader.rank, loader.world_size = self.of.global_rank, self.of.world_size
-        return loader
+def gradients(rank: int) -> list[torch.Tensor | None]:
+    """What three parameters get, of which the first process reaches one, the second two."""
+    parameters = [torch.nn.Parameter(torch.zeros(2, 3)) for _ in range(3)]
+    for place, p in enumerate(parameters[: 1 + rank]):
+        p.grad = torch.full_like(p, 1.0 + rank + place)
+    share_gradients(parameters)
+    return [p.grad for p in parameters]
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2:])
+    sys.exit(main(Path(sys.argv[1])))

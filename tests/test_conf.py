@@ -15,18 +15,17 @@ from experiments.errors import ConfigError
 from experiments.plan import layers_of
 from experiments.spec import read_table
 from networks.pretrained import CheckpointUnusable, PretrainedNet, load_part
+from scheme_runs import QUICK, configs, needs, train_checkpoints
 
 SCHEMES = committed("conf/scheme/*.yaml")
 DATA = committed("conf/data/*.yaml")
 TABLES = [str(path) for folder in ("tables", "sweeps") for path in committed(f"conf/{folder}/*.yaml")]
-QUICK = ["--trainer.max_epochs=1", "--trainer.limit_train_batches=3", "--trainer.limit_val_batches=1"]
 TASKS = {
     "ocr": "conf/task/ocr.yaml",
     "conll2000": "conf/task/chunking.yaml",
     "twitter_pos": "conf/task/pos.yaml",
     "conll2003": "conf/task/ner.yaml",
 }  # by data
-WANTS = {"seal_static": "energy", "spen": "guesser", "nce_mlc": "guesser"}
 
 
 def stem(path: Path) -> str:
@@ -39,23 +38,7 @@ def build(folder: Path, *arguments: str) -> TrainCLI:
 
 @pytest.fixture(scope="module")
 def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Real checkpoints of a cross-entropy run and an energy run on generated data."""
-    found = {}
-    for part, scheme in {"guesser": "cross_entropy_mlc", "energy": "dvn_mlc"}.items():
-        folder = tmp_path_factory.mktemp(part)
-        cli = build(folder, "--config", "conf/data/generated.yaml", "--config", f"conf/scheme/{scheme}.yaml")
-        cli.trainer.fit(cli.model, cli.datamodule)
-        found[part] = str(folder / "checkpoints" / "best.ckpt")
-    return found
-
-
-def needs(scheme: Path, checkpoints: dict[str, str]) -> list[str]:
-    part = next((part for name, part in WANTS.items() if scheme.stem.startswith(name)), None)
-    return [f"--model.{part}.init_args.checkpoint={checkpoints[part]}"] if part else []
-
-
-def configs(*files: str | Path) -> list[str]:
-    return [part for file in files for part in ("--config", str(file))]
+    return train_checkpoints(tmp_path_factory.mktemp("checkpoints"))
 
 
 def fit_if_the_data_is_there(cli: TrainCLI) -> dict[str, torch.Tensor]:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import pytorch_lightning as pl
@@ -15,7 +16,7 @@ from energies.base import Energy
 from energies.spaces import AnswerSpace, LabelSets, PixelMasks, TagSequences
 from inference.gradient import Blank, GradientInference
 from inference.guesses import Adversarial, CostAugmented, Minimum, Perturbed, Point, Sampled, Together, Truth
-from lightning_modules.base import Diverged, Scheme
+from lightning_modules.base import EVALUATION, Diverged, Scheme
 from lightning_modules.cross_entropy import CrossEntropy
 from lightning_modules.energy_net import EnergyNet
 from lightning_modules.seal_dynamic import SealDynamic
@@ -255,6 +256,16 @@ def test_only_the_part_whose_turn_it_is_moves_and_turns_are_counted(inner: str, 
     assert [part for part, _ in module.seen[:4]] == [inner] * 3 + [outer]
     owner = {"energy": {"energy"}, "task": {"task_net"}}
     assert all(moved == owner[part] for part, moved in module.seen)
+
+
+def test_evaluation_draws_alike_in_all_processes_and_training_does_not() -> None:
+    module, draws = scheme("nce", "sets"), []
+    for rank in (0, 1):
+        with patch.object(Scheme, "global_rank", rank):
+            for part in (EVALUATION, 0):
+                module._draw_from(part, 0)
+                draws.append(float(torch.rand(())))
+    assert draws[0] == draws[2] and draws[1] != draws[3]
 
 
 def test_what_was_frozen_stays_frozen(tmp_path: Path) -> None:
