@@ -1,7 +1,9 @@
 """What every energy is and offers."""
 
 from abc import abstractmethod
+from dataclasses import dataclass
 from functools import partial
+from typing import Self
 
 import torch
 from jaxtyping import Float, Shaped
@@ -67,20 +69,65 @@ class Energy(nn.Module):
         with torch.no_grad():
             return self.given(x).slope
 
+    def over(self, mask: Tensor | None) -> "Self | BatchEnergy":
+        """This energy for one batch, told which positions are real; most energies have no such thing."""
+        return self
 
-class SumEnergy(Energy):
+
+class MaskedEnergy(Energy):
+    """An energy of answers that have positions: a mask says which are real, and nothing else does.
+
+    Whatever an answer holds at the others counts for nothing. Without a mask every position is real.
+
+    Shapes:
+        x: (B, T, ...).   y: (..., B, T, S).   mask: (B, T) bool.   returns: (..., B).
+    """
+
+    @abstractmethod
+    def given(self, x: Tensor, mask: Tensor | None = None) -> Given:
+        """See Energy."""
+
+    def forward(
+        self, x: Shaped[Tensor, "B *_"], y: Shaped[Tensor, "..."], mask: Tensor | None = None
+    ) -> Float[Tensor, "..."]:
+        return self.given(x, mask)(y)
+
+    def over(self, mask: Tensor | None) -> "Self | BatchEnergy":
+        """See Energy."""
+        return self if mask is None else BatchEnergy(self, mask)
+
+
+@dataclass(frozen=True)
+class BatchEnergy:
+    """An energy for one batch, told which positions are real; it has what an energy has."""
+
+    energy: MaskedEnergy
+    mask: Tensor
+
+    def __call__(self, x: Tensor, y: Tensor) -> Tensor:
+        """The energy of each answer."""
+        return self.energy(x, y, self.mask)
+
+    def given(self, x: Tensor) -> Given:
+        """See Energy."""
+        return self.energy.given(x, self.mask)
+
+    def slope(self, x: Tensor) -> Slope:
+        """See Energy."""
+        with torch.no_grad():
+            return self.given(x).slope
+
+
+class SumEnergy(MaskedEnergy):
     """A local energy, which sees the input, plus a joint one, which sees how the parts of an answer agree."""
 
     def __init__(self, local: Energy, joint: Energy) -> None:
         super().__init__()
         self.local, self.joint = local, joint
 
-    def forward(self, x: Float[Tensor, "B *_"], y: Shaped[Tensor, "..."]) -> Float[Tensor, "..."]:
-        return self.given(x)(y)
-
-    def given(self, x: Tensor) -> Given:
+    def given(self, x: Tensor, mask: Tensor | None = None) -> Given:
         """The terms' own, added; a curve where both have one."""
-        local, joint = self.local.given(x), self.joint.given(x)
+        local, joint = (term.over(mask).given(x) for term in (self.local, self.joint))
 
         def slope(y: Tensor) -> tuple[Tensor, Tensor]:
             (e1, g1), (e2, g2) = local.slope(y), joint.slope(y)

@@ -3,18 +3,15 @@
 [Scaling eq. 1, §4; InfNet+ eq. 7]
 """
 
-from collections.abc import Callable
-
 import torch
-from jaxtyping import Float, Shaped
+from jaxtyping import Shaped
 from torch import Tensor, nn
 
-from energies.base import Energy, Given, Slope
-from energies.padding import real_positions
+from energies.base import Given, MaskedEnergy, Slope
 from energies.potentials import ChainPotentials
 
 
-class ChainEnergy(Energy):
+class ChainEnergy(MaskedEnergy):
     """E(x, y) = - sum_t net(x)_t . y_t - sum_t y_t W y_t+1.
 
     `net` maps inputs (B, T, ...) to scores (B, T, S). W is normal with deviation `pairwise_std`, or uniform
@@ -22,7 +19,7 @@ class ChainEnergy(Energy):
     scores of their own, drawn like W: its start row and end column.   [InfNet code]
 
     Shapes:
-        x: (B, T, ...).   y: (..., B, T, S), relaxed or one-hot, zero where padded.   returns: (..., B).
+        x: (B, T, ...).   y: (..., B, T, S), relaxed or one-hot.   returns: (..., B).
     """
 
     def __init__(
@@ -46,18 +43,10 @@ class ChainEnergy(Energy):
         self.start = draw(num_tags) if ends else None
         self.end = draw(num_tags) if ends else None
 
-    def forward(self, x: Shaped[Tensor, "B *_"], y: Shaped[Tensor, "... B T S"]) -> Float[Tensor, "... B"]:
-        return self.given(x)(y)
-
-    def given(self, x: Tensor) -> Given:
+    def given(self, x: Tensor, mask: Tensor | None = None) -> Given:
         """The network's scores are computed once."""
-        unary = self.net(x)
-
-        def over(y: Tensor) -> ChainPotentials:
-            mask = None if self.end is None else real_positions(y)  # where a chain ends, its answer shows
-            return self._over(unary, mask)
-
-        return Given(lambda y: -over(y).score(y), _Downhill(over))
+        p = self.potentials(x, mask)
+        return Given(lambda y: -p.score(y), _Downhill(p))
 
     def potentials(self, x: Shaped[Tensor, "B *_"], mask: Tensor | None) -> ChainPotentials:
         """The scores of a batch.
@@ -65,20 +54,17 @@ class ChainEnergy(Energy):
         Shapes:
             x: (B, T, ...).   mask: (B, T) bool, or None where every position is real.
         """
-        return self._over(self.net(x), mask)
-
-    def _over(self, unary: Tensor, mask: Tensor | None) -> ChainPotentials:
-        return ChainPotentials(unary, self.pairwise, mask, self.start, self.end)
+        return ChainPotentials(self.net(x), self.pairwise, mask, self.start, self.end)
 
 
 class _Downhill:
-    """The slope of E = -F; all answers to an input end where the first does."""
+    """The slope of E = -F, made when it is first asked for."""
 
-    def __init__(self, over: Callable[[Tensor], ChainPotentials]) -> None:
-        self._over = over
+    def __init__(self, p: ChainPotentials) -> None:
+        self._potentials = p
         self._slope: Slope | None = None
 
     def __call__(self, y: Tensor) -> tuple[Tensor, Tensor]:
-        self._slope = self._slope or self._over(y).slope()
+        self._slope = self._slope or self._potentials.slope()
         score, gradient = self._slope(y)
         return -score, -gradient

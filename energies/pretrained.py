@@ -2,13 +2,13 @@
 
 from torch import Tensor, nn
 
-from energies.base import Energy, Given
+from energies.base import Energy, Given, MaskedEnergy
 from energies.mlc import LabelMixEnergy
 from networks.mlp import MLP, reset_linear
 from networks.pretrained import load_part
 
 
-class PretrainedEnergy(Energy):
+class PretrainedEnergy(MaskedEnergy):
     """The energy of a finished run, frozen, with its layout and all its weights.
 
     Dropout follows the mode of the module around it. `checkpoint` is that run's best checkpoint.
@@ -20,12 +20,9 @@ class PretrainedEnergy(Energy):
         assert isinstance(energy, Energy)
         self.energy = energy.requires_grad_(False)
 
-    def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        return self.energy(x, y)
-
-    def given(self, x: Tensor) -> Given:
+    def given(self, x: Tensor, mask: Tensor | None = None) -> Given:
         """As the energy itself has it."""
-        return self.energy.given(x)
+        return self.energy.over(mask).given(x)
 
 
 class PartlyPretrainedEnergy(PretrainedEnergy):

@@ -1,6 +1,6 @@
 """Language models of tags as an energy: does this read like a sequence of tags?   [InfNet+ §5]
 
-Padding stands at the tail, where y is zero; lengths are read off y. On a GPU the LSTM of cuDNN has a first
+Padding stands at the tail. On a GPU the LSTM of cuDNN has a first
 derivative only: who needs a second takes the forward pass in `torch.backends.cudnn.flags(False)`.
 
 Shapes: B sentences, T positions, S tags, D features of a word; "..." stands for leading sample dimensions.
@@ -13,8 +13,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 
-from energies.base import Energy, Given
-from energies.padding import real_positions, turned
+from energies.base import Given, MaskedEnergy
 from networks.features import Features
 
 EPSILON = 1e-7  # inside the logarithm   [InfNet code]
@@ -60,7 +59,7 @@ class TagLM(nn.Module):
         return torch.cat([beside.repeat(len(symbols) // len(words), 1, 1), symbols], -1)
 
 
-class TagLMEnergy(Energy):
+class TagLMEnergy(MaskedEnergy):
     """How unlikely language models find a sequence of tags.
 
     E(x, y) = weight (onward(y) + back(y) + words_weight (onward'(x, y) + back'(x, y)))   [InfNet+ eq. 9]
@@ -75,7 +74,7 @@ class TagLMEnergy(Energy):
         ValueError: a weight below 0, or not finite.
 
     Shapes:
-        x: (B, T, ...), not used without `words`.   y: (..., B, T, S), relaxed or one-hot, zero where padded.
+        x: (B, T, ...), not used without `words`.   y: (..., B, T, S), relaxed or one-hot.
         returns: (..., B).
     """
 
@@ -101,15 +100,12 @@ class TagLMEnergy(Energy):
         )
         self.words_weight, self.weight = words_weight, weight  # gamma, tau
 
-    def forward(self, x: Shaped[Tensor, "B *_"], y: Shaped[Tensor, "... B T S"]) -> Float[Tensor, "... B"]:
-        return self.given(x)(y)
-
-    def given(self, x: Tensor) -> Given:
+    def given(self, x: Tensor, mask: Tensor | None = None) -> Given:
         """The words' features are computed once."""
         words = None if self.words is None else self.words(x)
 
         def energy(y: Tensor) -> Tensor:
-            real = real_positions(y)
+            real = y.new_ones(y.shape[-3:-1], dtype=torch.bool) if mask is None else mask
             total = self._one_way(0, y, real, words)
             if len(self.of_tags) > 1:
                 backwards = None if words is None else turned(words, real)
@@ -122,3 +118,10 @@ class TagLMEnergy(Energy):
         """What the models of one direction say of tags given in that direction."""
         plain = self.of_tags[way](y, real)
         return plain if words is None else plain + self.words_weight * self.of_words[way](y, real, words)
+
+
+def turned(rows: Shaped[Tensor, "... B T D"], real: Bool[Tensor, "B T"]) -> Shaped[Tensor, "... B T D"]:
+    """Each sentence from its last position to its first; its padding stays at the tail."""
+    sentences, places = (torch.arange(size, device=real.device) for size in real.shape)
+    mirrored = torch.where(real, real.sum(1, keepdim=True) - 1 - places, places)
+    return rows[..., sentences.unsqueeze(1), mirrored, :]

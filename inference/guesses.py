@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from energies.base import Energy
+from energies.base import BatchEnergy, Energy
 from energies.spaces import AnswerSpace
 from inference.gradient import Search, toward
 from losses.objectives import Guesses, Objective, Slope, over_entries
@@ -27,7 +27,7 @@ class Case:
     `logits` (B, ...) are those of the task-net, None where the scheme has none.
     """
 
-    energy: Energy
+    energy: Energy | BatchEnergy
     objective: Objective
     space: AnswerSpace
     x: Tensor

@@ -50,7 +50,7 @@ class EnergyNet(Scheme):
         case = self._case(batch)
         with torch.no_grad():
             guesses = self.guess(case)
-        loss = self.objective(self.energy, case.space, case.x, case.y, guesses)
+        loss = self.objective(case.energy, case.space, case.x, case.y, guesses)
         return over_processes(loss, summed=self.objective.summed)
 
     def predictors(self) -> list[nn.Module]:
@@ -62,4 +62,11 @@ class EnergyNet(Scheme):
     @torch.no_grad()
     def _case(self, batch: Batch) -> Case:
         logits = self.guesser(batch.x) if self.guesser is not None else None
-        return Case(self.energy, self.objective, self.space.over(batch.mask), batch.x, batch.y, logits)
+        return Case(
+            self.energy.over(batch.mask),
+            self.objective,
+            self.space.over(batch.mask),
+            batch.x,
+            batch.y,
+            logits,
+        )

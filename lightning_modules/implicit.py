@@ -114,7 +114,7 @@ class Implicit(Scheme):
         self._learned = [p for p in self._owned["task"] if p.requires_grad]
 
     def training_step(self, batch: Batch, index: int) -> None:
-        self._resting = self._at_rest()
+        self._resting = self._at_rest(batch)
         for _ in range(self.inner_steps):
             self.step("task", batch)
         del self._resting
@@ -140,7 +140,7 @@ class Implicit(Scheme):
         losses: list[Tensor] = []
 
         def problem() -> Bilevel:
-            given = self._at_rest()
+            given = self._at_rest(batch)
 
             def outer(logits: Tensor) -> Tensor:
                 losses.append(self._outer(given, batch, logits))
@@ -237,9 +237,9 @@ class Implicit(Scheme):
         stop = torch.stack([found.curvature, self.divisor])
         self._stop = stop if self._stop is None else torch.where(found.diverged, stop, self._stop)
 
-    def _at_rest(self) -> OfInput:
+    def _at_rest(self, batch: Batch) -> OfInput:
         """The energy while its parameters stay as they are: what it makes of an input is computed once."""
-        return cache(self.energy.given)
+        return cache(self.energy.over(batch.mask).given)
 
     def _inner(self, given: OfInput, batch: Batch, logits: Tensor) -> Tensor:
         space = self.space.over(batch.mask)
@@ -252,7 +252,8 @@ class Implicit(Scheme):
 
     def _outer(self, given: OfInput, batch: Batch, logits: Tensor) -> Tensor:
         space = self.space.over(batch.mask)
-        guesses = self.guess(Case(self.energy, self.objective, space, batch.x, batch.y, logits))
+        energy = self.energy.over(batch.mask)
+        guesses = self.guess(Case(energy, self.objective, space, batch.x, batch.y, logits))
         loss = self.objective(_whole(given), space, batch.x, batch.y, guesses)
         return over_processes(loss, summed=self.objective.summed)
 

@@ -113,7 +113,7 @@ class InfNet(Phased):
         joint = self.phase == "joint"
         self._draw_from(len(self._names), self.steps["inference"])
         with torch.set_grad_enabled(joint):
-            self._given = self.energy.given(batch.x)
+            self._given = self.energy.over(batch.mask).given(batch.x)
         for _ in range(self.guess_steps):
             self.step("inference", batch)
         if joint:
@@ -255,7 +255,7 @@ class InfNet(Phased):
 
     def _play(self, batch: Batch, answers: dict[Role, Tensor], *, truth: bool) -> Played:
         """All answers, and the truth where it is asked for, through the energy in one call."""
-        energy = self._given or self.energy.given(batch.x)
+        energy = self._given or self.energy.over(batch.mask).given(batch.x)
         guesses = torch.stack([*answers.values()])
         costs = self.space.over(batch.mask).cost(guesses, batch.y)
         rows = energy(torch.cat([guesses, batch.y.unsqueeze(0)]) if truth else guesses)

@@ -69,14 +69,16 @@ class SealDynamic(Scheme):
             self.step(self.outer, batch)
 
     def loss(self, part: str, batch: Batch) -> Tensor:
-        space = self.space.over(batch.mask)
+        energy, space = self.energy.over(batch.mask), self.space.over(batch.mask)
         if part == "task":
             logits = self.task_net(batch.x)
-            return self.task_loss(self._read, space, batch.x, batch.y, logits)
+            return self.task_loss(
+                lambda x, y: self.objective.reading(energy(x, y)), space, batch.x, batch.y, logits
+            )
         with torch.no_grad():
             logits = self.task_net(batch.x)
-            guesses = self.guess(Case(self.energy, self.objective, space, batch.x, batch.y, logits))
-        loss = self.objective(self.energy, space, batch.x, batch.y, guesses)
+            guesses = self.guess(Case(energy, self.objective, space, batch.x, batch.y, logits))
+        loss = self.objective(energy, space, batch.x, batch.y, guesses)
         return over_processes(loss, summed=self.objective.summed)
 
     def predictors(self) -> list[nn.Module]:
@@ -84,6 +86,3 @@ class SealDynamic(Scheme):
 
     def predict(self, batch: Batch) -> Tensor:
         return self.space.over(batch.mask).relax(self.task_net(batch.x))
-
-    def _read(self, x: Tensor, y: Tensor) -> Tensor:
-        return self.objective.reading(self.energy(x, y))

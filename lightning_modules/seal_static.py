@@ -47,8 +47,9 @@ class SealStatic(Scheme):
             self.step("task", batch)
 
     def loss(self, part: str, batch: Batch) -> Tensor:
+        energy = self.energy.over(batch.mask)
         return self.task_loss(
-            lambda x, y: self.objective.reading(self.energy(x, y)),
+            lambda x, y: self.objective.reading(energy(x, y)),
             self.space.over(batch.mask),
             batch.x,
             batch.y,

@@ -56,7 +56,8 @@ def chains() -> dict[str, dict[str, float]]:
         torch.manual_seed(0)
         real = torch.arange(length) < torch.randint(3, length + 1, (sentences, 1))
         real[0] = True
-        given = ChainEnergy(nn.Linear(8, tags), tags, ends=True).given(torch.randn(sentences, length, 8))
+        energy = ChainEnergy(nn.Linear(8, tags), tags, ends=True)
+        given = energy.given(torch.randn(sentences, length, 8), real)
         y = torch.randn(1, sentences, length, tags).softmax(-1) * real.unsqueeze(-1)
         autograd = partial(differentiated, given)
         for got, want in zip(given.slope(y), autograd(y), strict=True):

@@ -224,10 +224,10 @@ def tagging() -> dict[str, Callable[[], list[Tensor]]]:
         RuntimeError: two of them disagree.
     """
     module = ways()["separated"]
-    energy, (net,) = module.energy, module.networks.predictors()
+    (net,) = module.networks.predictors()
 
     def problem(batch: Batch) -> Bilevel:
-        space = module.space.over(batch.mask)
+        energy, space = module.energy.over(batch.mask), module.space.over(batch.mask)
 
         def inner(logits: Tensor) -> Tensor:
             return (space.supervise(logits, batch.y) + energy(batch.x, space.relax(logits))).mean()
@@ -237,7 +237,7 @@ def tagging() -> dict[str, Callable[[], list[Tensor]]]:
             gap = energy(batch.x, batch.y) - energy(batch.x, guess)
             return (space.cost(guess, batch.y) + gap).clamp_min(0).mean()
 
-        return Bilevel(net, batch.x, inner, outer, list(energy.parameters()))
+        return Bilevel(net, batch.x, inner, outer, list(module.energy.parameters()))
 
     problems = [problem(batch) for batch in islice(tweets(), TWEET_BATCHES)]
     divisor = 1.5 * max(float(largest_curvature(p, Exact(), iterations=10)) for p in problems)

@@ -69,7 +69,7 @@ def compare(scheme: Scheme, data: DeviceData) -> tuple[dict[str, Row], float]:
     found: list[Tensor] = []
     metrics = {name: copy.deepcopy(scheme.metric) for name in ANSWERS[1:]}
     for batch in data.val_dataloader():
-        of_answer = chain.given(batch.x)
+        of_answer = chain.given(batch.x, batch.mask)
         own = scheme.predict(batch)
         p = chain.potentials(batch.x, batch.mask)
         tags = F.one_hot(viterbi(p).tags, own.shape[-1]).to(own.dtype)

@@ -23,7 +23,7 @@ TYPES = [torch.bfloat16, torch.float16, torch.float32, torch.float64]
 PATHS = ["reference", "fused", "compiled", "triton"]
 NEEDS = {"compiled": "numba", "triton": "triton"}
 WAYS = [*((path, "one") for path in PATHS), ("reference", "step"), ("auto", "step"), ("auto", "example")]
-LENGTHS, SCALES, SIZE = (100, 20), (20.0, 1.0), 5
+LENGTHS, SCALES, SIZE = (100, 7), (20.0, 1.0), 5
 EXAMPLES, LENGTH = len(LENGTHS), max(LENGTHS)
 pytestmark = pytest.mark.filterwarnings("ignore:(invalid value|divide by zero|overflow) encountered")
 

@@ -11,7 +11,6 @@ from torch.nn.functional import one_hot
 from energies.base import Energy, Given, SumEnergy, differentiated
 from energies.chain import ChainEnergy
 from energies.mlc import LabelMixEnergy, LocalEnergy
-from energies.padding import real_positions
 from energies.potentials import ChainPotentials
 from energies.pretrained import PretrainedEnergy
 from energies.tag_lm import TagLMEnergy
@@ -238,7 +237,7 @@ def test_a_sum_has_a_curve_where_both_terms_have_one() -> None:
 
 def test_the_chain_of_a_discrete_answer_is_a_sum_over_its_positions() -> None:
     energy, (x, y) = chain_energy(), tags(hard=True)
-    unary, rows = energy.net(x), energy(x, y)
+    unary, rows = energy.net(x), energy(x, y, MASK)
     for example, length in enumerate((4, 2)):
         names = y[example, :length].argmax(-1).tolist()
         want = energy.start[names[0]] + energy.end[names[-1]]
@@ -253,13 +252,13 @@ def test_the_chain_of_a_discrete_answer_is_a_sum_over_its_positions() -> None:
 @pytest.mark.parametrize("ends", [True, False])
 def test_a_padded_chain_is_what_each_sentence_is_alone(ends: bool, hard: bool) -> None:
     energy, (x, y) = chain_energy(ends), tags(2, 3, hard=hard)
-    rows = energy(x, y)
+    rows = energy(x, y, MASK)
     assert rows.shape == (2, 3, B)
     for example, length in enumerate((4, 2)):
         alone = energy(x[example : example + 1, :length], y[:, :, example : example + 1, :length])
         torch.testing.assert_close(rows[..., example : example + 1], alone)
     loud = torch.where(MASK.unsqueeze(-1), x, 1e6)
-    torch.testing.assert_close(energy(loud, y), rows)
+    torch.testing.assert_close(energy(loud, y + ~MASK.unsqueeze(-1), MASK), rows)
 
 
 def test_a_relaxed_answer_has_the_mean_energy_of_its_draws() -> None:
@@ -268,8 +267,8 @@ def test_a_relaxed_answer_has_the_mean_energy_of_its_draws() -> None:
     for names in itertools.product(range(S), repeat=T):
         answer = one_hot(torch.tensor(names), S).double() * MASK.unsqueeze(-1)
         picked = torch.where(MASK, (y * answer).sum(-1), 1 / S)  # what is padded counts once, in S parts
-        total = total + picked.prod(-1) * energy(x, answer)
-    torch.testing.assert_close(total, energy(x, y))
+        total = total + picked.prod(-1) * energy(x, answer, MASK)
+    torch.testing.assert_close(total, energy(x, y, MASK))
 
 
 def test_a_chain_without_a_mask_has_its_ends_at_the_first_and_last_position() -> None:
@@ -295,6 +294,17 @@ def test_a_chain_draws_its_tables_as_it_is_told() -> None:
         assert 0.015 < table.abs().max() <= 0.02
 
 
-def test_real_positions_are_those_of_every_sample() -> None:
-    _, y = tags(2, 3, hard=True)
-    assert torch.equal(real_positions(y), MASK) and torch.equal(real_positions(y[0, 0].bool()), MASK)
+@pytest.mark.parametrize("ends", [True, False])
+@pytest.mark.parametrize("row", [0, -1])
+def test_the_mask_alone_says_where_a_chain_ends(ends: bool, row: int) -> None:
+    """A relaxed answer may have nothing at a real position; it is one all the same."""
+    energy, (x, y) = chain_energy(ends), tags(3)
+    y[:, torch.arange(B), torch.tensor((4, 2)) - 1 if row else torch.zeros(B, dtype=torch.long)] = 0
+    p = energy.potentials(x, MASK)
+    torch.testing.assert_close(energy(x, y, MASK), -p.score(y))
+    for value, want in zip(energy.over(MASK).slope(x)(y), p.slope()(y), strict=True):
+        torch.testing.assert_close(value, -want)
+    whole = SumEnergy(energy, TagLMEnergy(S, width=4).double())
+    alone = torch.cat([whole(x[i : i + 1, :n], y[:, i : i + 1, :n]) for i, n in enumerate((4, 2))], -1)
+    torch.testing.assert_close(whole.over(MASK)(x, y), alone)
+    assert whole.over(None) is whole

@@ -35,12 +35,12 @@ def test_no_answer_has_less_energy_than_the_lowest() -> None:
     rows, below = exact_minimum.compare(scheme, data)
 
     every = F.one_hot(torch.tensor([*product(range(S), repeat=T)]), S).float()
-    energies = chain(x, every.unsqueeze(1) * mask[..., None])
+    energies = chain(x, every.unsqueeze(1).expand(-1, 2, -1, -1), mask)
     assert rows["the lowest"]["energy"] == pytest.approx(float(energies.min(0).values.mean()))
     best = space.decode(every[energies.argmin(0)])
     right = ((best == truth).all(-1) & mask).sum() / mask.sum()
     assert rows["the lowest"]["accuracy"] == pytest.approx(float(right))
-    true, given = chain(x, truth), chain(x, own)
+    true, given = chain(x, truth, mask), chain(x, own, mask)
     assert [rows[name]["energy"] for name in ("the truth", "the run's")] == pytest.approx(
         [float(true.mean()), float(given.mean())]
     )

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from energies.base import Energy, SumEnergy
+from energies.base import BatchEnergy, Energy, SumEnergy
 from energies.chain import ChainEnergy
 from energies.mlc import LabelMixEnergy, LocalEnergy
 from energies.spaces import AnswerSpace, LabelSets, PixelMasks, TagSequences
@@ -140,11 +140,11 @@ def test_logits_begin_small_and_move_by_descent_with_momentum() -> None:
         descent.step()
 
 
-def chain_case(seed: int) -> tuple[ChainEnergy, TagSequences, Tensor]:
+def chain_case(seed: int) -> tuple[BatchEnergy, TagSequences, Tensor]:
     torch.manual_seed(seed)
     energy = ChainEnergy(torch.nn.Linear(3, 3), 3, pairwise_std=0.5, ends=True)
     mask = torch.arange(4) < torch.tensor([4, 2, 1]).unsqueeze(1)
-    return energy, TagSequences(3).over(mask), torch.randn(B, 4, 3)
+    return energy.over(mask), TagSequences(3).over(mask), torch.randn(B, 4, 3)
 
 
 @pytest.mark.parametrize("search", SEARCHES)

@@ -269,8 +269,8 @@ def test_differences_and_double_backward_agree_on_the_networks_energies_and_loss
     make: Callable[[], tuple[nn.Module, Energy, AnswerSpace, Tensor, Tensor]],
 ) -> None:
     torch.manual_seed(1)
-    net, energy, space, x, y = make()
-    task_loss = EnergyAndSupervision(1.0)
+    net, learned, space, x, y = make()
+    energy, task_loss = learned.over(getattr(space, "mask", None)), EnergyAndSupervision(1.0)
 
     def outer(logits: Tensor) -> Tensor:
         guesses = guess(Case(energy, objective, space, x, y, logits))
@@ -279,7 +279,7 @@ def test_differences_and_double_backward_agree_on_the_networks_energies_and_loss
     def inner(logits: Tensor) -> Tensor:
         return task_loss(energy, space, x, y, logits)
 
-    problem = Bilevel(net, x, inner, outer, [*energy.parameters()])
+    problem = Bilevel(net, x, inner, outer, [*learned.parameters()])
     divisor = 2 * float(largest_curvature(problem, Exact(), iterations=30))
     found = []
     for products in (Exact(), FINE, ONE_SIDED):
