@@ -15,9 +15,9 @@ from inference.kernels.problem import Problem
 
 Path = Literal["auto", "reference", "fused", "compiled", "triton"]
 TRITON_TAGS = 128
-# From so many tags and examples on, products of matrices beat products with one vector after another; see
+# From so many tags and examples on, products of matrices keep up with products of vectors, and pass them; see
 # `scripts.benchmark_chain --wide`. Maxima have no such products.
-WIDE_TAGS, WIDE_EXAMPLES = 256, 16
+WIDE_TAGS, WIDE_EXAMPLES = 384, 16
 
 
 def pick(p: ChainPotentials, path: str, *, maxima: bool = False) -> str:

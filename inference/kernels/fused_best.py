@@ -16,7 +16,8 @@ from torch import Tensor
 
 from energies.potentials import ChainPotentials
 
-PAIRS = 2**22  # pairs of tags scored at a time, so that no batch needs more memory than that
+# Pairs of tags scored at a time: more would leave a CPU's cache, or take too much of a GPU's memory
+PAIRS = {"cpu": 2**20, "cuda": 2**26}
 
 
 class Halves(NamedTuple):
@@ -62,7 +63,9 @@ class Halves(NamedTuple):
 @torch.no_grad()
 def viterbi(p: ChainPotentials) -> tuple[Tensor, Tensor]:
     """Tags (B, T), 0 where masked, and score (B,) of the best answers, NaN or inf where a score is."""
-    most = max(PAIRS // (2 * p.unary.shape[2] ** 2), 1)
+    most = max(PAIRS.get(p.unary.device.type, 2**20) // (2 * p.unary.shape[2] ** 2), 1)
+    if most >= len(p.unary):
+        return best(p)
     parts = zip(p.unary.split(most), p.real().split(most), strict=True)
     tags, score = zip(*(best(replace(p, unary=unary, mask=real)) for unary, real in parts), strict=True)
     return torch.cat(tags), torch.cat(score)
