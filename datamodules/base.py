@@ -3,6 +3,7 @@
 from abc import abstractmethod
 from dataclasses import dataclass
 from hashlib import sha256
+from typing import Any
 
 import torch
 from pytorch_lightning import LightningDataModule
@@ -59,6 +60,13 @@ class DeviceData(LightningDataModule):
     @abstractmethod
     def missing(self) -> str | None:
         """One sentence on why the data cannot be had without a download, and what would get it; else None."""
+
+    def wanted(self) -> dict[str, Any] | None:
+        """An object that answers `missing` like this one and needs no torch, as a config, if there is one.
+
+        It may depend on the arguments of this one alone, not on what files there are.
+        """
+        return None
 
     def setup(self, stage: str | None = None) -> None:
         """Load once, and put everything on the trainer's device."""

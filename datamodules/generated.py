@@ -1,9 +1,13 @@
 """Label sets drawn from a known model, for where no real data can be had; always called generated."""
 
+from typing import Any
+
 import numpy as np
 import torch
 
 from datamodules.base import DeviceData, Split
+from datamodules.sources import Sources
+from datamodules.wanted import described
 
 SIZES = {"train": 0.5, "validation": 0.2, "test": 0.3}
 SWEEPS = 30
@@ -41,6 +45,10 @@ class GeneratedData(DeviceData):
 
     def missing(self) -> None:
         """It never is."""
+
+    def wanted(self) -> dict[str, Any]:
+        """See DeviceData.wanted."""
+        return described([], Sources())
 
     def load(self) -> dict[str, Split]:
         """Draw everything anew, the same each time; rows without a label are dropped."""

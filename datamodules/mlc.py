@@ -4,7 +4,7 @@ Shapes: N rows, D features, L labels.
 """
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from datamodules.readers.arff import ROOT_LABEL, ArffTable, read_arff
 from datamodules.registry import DataSet, data_set
 from datamodules.sources import Sources, unpack
 from datamodules.splits import PARTS, Rows, by_files, by_folds, fold_files, read_fold_table
+from datamodules.wanted import described
 
 SCALES = {
     "none": (None, "train"),
@@ -97,6 +98,12 @@ class MultiLabelData(DeviceData):
         except DataNotFound as error:
             return str(error)
         return None
+
+    def wanted(self) -> dict[str, Any] | None:
+        """See DeviceData.wanted."""
+        if self.own or self.fold_folder or self.dataset is None:
+            return None
+        return described([self._registered()], self.sources)
 
     def prepare_data(self) -> None:
         """Download what is not here."""

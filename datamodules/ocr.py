@@ -4,7 +4,7 @@ Shapes: W words, T letters of the longest, 26 tags.
 """
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from datamodules.errors import DataMismatch
 from datamodules.readers.ocr import FOLDS, HEIGHT, LETTERS, WIDTH, Words, read_letters
 from datamodules.registry import data_set
 from datamodules.sources import Sources, unpack
+from datamodules.wanted import described
 
 NAME = "ocr_letters"
 
@@ -78,6 +79,10 @@ class OCRLetters(DeviceData):
         if self.own is None:
             return self.sources.missing(data_set(NAME))
         return None if self.own.is_file() else f"There is no file {self.own} (--data.file). Correct the path."
+
+    def wanted(self) -> dict[str, Any] | None:
+        """See DeviceData.wanted."""
+        return described([data_set(NAME)], self.sources) if self.own is None else None
 
     def prepare_data(self) -> None:
         """Download what is not here."""

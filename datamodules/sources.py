@@ -29,6 +29,7 @@ class Sources:
     """
 
     def __init__(self, folder: str | Path | None = None, mirror: str | Path | None = None) -> None:
+        self.given = tuple(None if place is None else str(place) for place in (folder, mirror))
         self.folder = Path(folder or os.environ.get("DATA_DIR") or ROOT / "data")
         if mirror is None:
             mirror = os.environ.get("DATA_MIRROR")

@@ -6,6 +6,7 @@ Shapes: N sentences of a part, T tokens of the longest of any part, C columns of
 from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from datamodules.registry import DataSet, data_set
 from datamodules.sources import Sources, unpack
 from datamodules.stand_ins import gap_filled
 from datamodules.vocabulary import UNKNOWN, Ids, Vectors, numbered, read_vectors
+from datamodules.wanted import described, missing
 
 GLOVE = "glove_6b"
 
@@ -110,8 +112,11 @@ class TaggedSentences(DeviceData):
         for option, path in self.own.items():
             if not path.exists():
                 return f"There is no {path} (--data.{option}). Correct the path."
-        absent = [self.sources.missing(data) for data in self.registered()]
-        return " ".join(reason for reason in absent if reason) or None
+        return missing(self.registered(), self.sources)
+
+    def wanted(self) -> dict[str, Any] | None:
+        """See DeviceData.wanted."""
+        return None if self.own else described(self.registered(), self.sources)
 
     def prepare_data(self) -> None:
         """Download what is not here."""

@@ -26,6 +26,7 @@ from experiments import slurm
 from experiments.advice import NET, advise, mentions, not_installed
 from experiments.epochs import EpochLog, InPlace
 from experiments.errors import ConfigError
+from experiments.sharing import SharingParser
 
 BASE = Path("conf/trainer/default.yaml")
 BY_HAND = Path("runs/by_hand")
@@ -36,7 +37,14 @@ Args = list[str] | dict[str, Any] | Namespace | None
 class TrainCLI(LightningCLI):
     """LightningCLI as this project uses it: `model`, `data` and `trainer` are built, nothing runs yet."""
 
-    def __init__(self, args: Args = None, *, run_dir: str | None = None, base: Path | None = BASE) -> None:
+    def __init__(
+        self,
+        args: Args = None,
+        *,
+        run_dir: str | None = None,
+        base: Path | None = BASE,
+        parser_class: type[LightningArgumentParser] = LightningArgumentParser,
+    ) -> None:
         self.base, self.run_dir = base, run_dir
         self.given = args if isinstance(args, list) else sys.argv[1:]
         super().__init__(
@@ -46,6 +54,7 @@ class TrainCLI(LightningCLI):
             subclass_mode_data=True,
             seed_everything_default=0,
             save_config_callback=None,
+            parser_class=parser_class,
             parser_kwargs={"parser_mode": "omegaconf+", "exit_on_error": False, "allow_abbrev": False},
             auto_configure_optimizers=False,
             run=False,
@@ -107,8 +116,8 @@ class TrainCLI(LightningCLI):
 class ParseOnly(TrainCLI):
     """The parser without its consequences: nothing is seeded, nothing is built."""
 
-    def __init__(self) -> None:
-        super().__init__([], run_dir="@run_dir")
+    def __init__(self, parser_class: type[LightningArgumentParser] = SharingParser) -> None:
+        super().__init__([], run_dir="@run_dir", parser_class=parser_class)
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Args) -> None:
         """Wait for `resolve`."""

@@ -113,12 +113,14 @@ def _configs(
     table: Table, cells: list[tuple[str, str]], parse: Parse
 ) -> dict[tuple[str, str], dict[str, Any]]:
     layers = {cell: layers_of(table, *cell) for cell in cells}
-    configs = {cell: found for cell in cells if (found := compose.remembered(layers[cell])) is not None}
+    marks = {cell: compose.mark(layers[cell]) for cell in cells}
+    known = {cell: compose.remembered(layers[cell], marks[cell]) for cell in cells}
+    configs = {cell: found for cell, found in known.items() if found is not None}
     unknown = [cell for cell in cells if cell not in configs]
     for cell, config in zip(unknown, parse([layers[c] for c in unknown]) if unknown else [], strict=True):
         if isinstance(config, str):
             raise ConfigError(f"Row {cell[0]}, column {cell[1]} of table {table.name}: {config}")
-        compose.remember(layers[cell], config)
+        compose.remember(layers[cell], marks[cell], config)
         configs[cell] = config
     return configs
 

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass
+from functools import partial
 
 from rich.console import Console
 from rich.markup import escape
@@ -43,12 +44,14 @@ def plan_of(selection: Selection, console: Console, *, fetch: bool) -> Plan:
     for warning in store.read_results(table.name).warnings:
         console.print(f"[yellow]{escape(warning)}[/yellow]", highlight=False)
     cells = [layers_of(table, r, c) for r in table.rows for c in columns if table.has(r, c)]
-    context = workers.server(sorted({m for layers in cells for m in modules(layers)}))
+    server = partial(workers.server, sorted({m for layers in cells for m in modules(layers)}))
+    if fetch:
+        server()  # runs will want it, so it imports while this plans
     jobs = selection.jobs or workers.cores()
 
     def parse(layers: list[Layers]) -> list[Composed]:
         with console.status(f"composing {len(layers)} cells of {table.name}"):
-            return workers.parse_all(context, layers, jobs)
+            return workers.parse_all(server(), layers, jobs)
 
     return make_plan(
         table,
@@ -56,7 +59,7 @@ def plan_of(selection: Selection, console: Console, *, fetch: bool) -> Plan:
         columns,
         seeds,
         parse=parse,
-        missing=lambda data: workers.missing_all(context, data, fetch=fetch),
+        missing=lambda data: workers.missing_all(server, data, fetch=fetch),
         fresh=selection.fresh,
     )
 

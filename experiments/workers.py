@@ -10,7 +10,7 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -19,7 +19,7 @@ from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any
 
-from experiments.compose import Composed, Layers, compose
+from experiments.compose import Composed, Layers, compose, remember_wanted, remembered_wanted
 
 PRELOAD = ["experiments.fit", "experiments.execute", "experiments.compose", "experiments.workers"]
 TEMPORARY = "reproduce"
@@ -108,16 +108,29 @@ def parse_all(context: ForkServerContext, cells: list[Layers], jobs: int) -> lis
 
 
 def missing_all(
-    context: ForkServerContext, data: dict[str, dict[str, Any]], *, fetch: bool
+    context: Callable[[], ForkServerContext], data: dict[str, dict[str, Any]], *, fetch: bool
 ) -> dict[str, str]:
-    """Ask the data module of each column whether its data can be had, and let it fetch what is not here."""
-    with pool_of(1, context) as pool:
-        reasons = list(pool.map(partial(missing, fetch=fetch), data.values()))
-    return {column: reason for column, reason in zip(data, reasons, strict=True) if reason}
+    """Ask the data module of each column whether its data can be had, and let it fetch what is not here.
+
+    One that said earlier what it reads is asked again only where that is to be fetched.
+    """
+    reasons: dict[str, str | None] = {}
+    for column, config in data.items():
+        if wanted := remembered_wanted(config):
+            reasons[column] = missing(wanted, fetch=False)[0]
+    asked = {c: config for c, config in data.items() if c not in reasons or (fetch and reasons[c])}
+    if asked:
+        with pool_of(1, context()) as pool:
+            answers = list(pool.map(partial(missing, fetch=fetch), asked.values()))
+        for (column, config), (reason, wanted) in zip(asked.items(), answers, strict=True):
+            reasons[column] = reason
+            if wanted:
+                remember_wanted(config, wanted)
+    return {column: reason for column in data if (reason := reasons[column])}
 
 
-def missing(config: dict[str, Any], *, fetch: bool) -> str | None:
-    """Why the data of this config cannot be had now, in one sentence."""
+def missing(config: dict[str, Any], *, fetch: bool) -> tuple[str | None, dict[str, Any] | None]:
+    """Why the data of this config cannot be had now, in one sentence; and what can say so without torch."""
     module, _, name = config["class_path"].rpartition(".")
     try:
         data = getattr(importlib.import_module(module), name)(**config.get("init_args", {}))
@@ -125,6 +138,6 @@ def missing(config: dict[str, Any], *, fetch: bool) -> str | None:
         if reason and fetch:
             data.prepare_data()
             reason = data.missing()
-        return reason
+        return reason, data.wanted() if hasattr(data, "wanted") else None
     except ValueError as error:
-        return " ".join(str(error).split())
+        return " ".join(str(error).split()), None

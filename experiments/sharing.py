@@ -1,0 +1,45 @@
+"""A parser that works out what is the same in several configs once: the cells of a table share most parts."""
+
+from contextvars import copy_context
+from typing import Any, ClassVar
+
+from jsonargparse import Namespace
+from pytorch_lightning.cli import LightningArgumentParser
+
+ORIGIN = ("previous_config", "config_load_stack")  # where a value was read: no part of what it is
+
+
+class SharingParser(LightningArgumentParser):
+    """Keeps what it has parsed and dumped, under all that this depends on.
+
+    That is the parser of a class, the arguments, and the context that jsonargparse sets while it parses. What
+    is refused is not kept.
+    """
+
+    kept: ClassVar[dict[Any, Any]] = {}  # those of nested classes live as long as the process
+
+    def parse_object(self, *args: Any, **kwargs: Any) -> Namespace:
+        """The config of an object; a copy, for callers change it."""
+        key = self._key("parse", args, kwargs)
+        if key not in self.kept:
+            self.kept[key] = super().parse_object(*args, **kwargs)
+        return self.kept[key].clone()
+
+    def dump(self, *args: Any, **kwargs: Any) -> str:
+        """The text of a config."""
+        key = self._key("dump", args, kwargs)
+        if key not in self.kept:
+            self.kept[key] = super().dump(*args, **kwargs)
+        return self.kept[key]
+
+    def _key(self, *of: Any) -> tuple[Any, ...]:
+        context = {name: value for name, value in copy_context().items() if name.name not in ORIGIN}
+        return self, repr(of), frozenset((name, _hashable(value)) for name, value in context.items())
+
+
+def _hashable(value: object) -> object:
+    try:
+        hash(value)
+    except TypeError:
+        return repr(value)
+    return value

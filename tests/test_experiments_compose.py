@@ -1,0 +1,133 @@
+"""Cells are parsed once: what is kept is what a plain parser gives, until what it is made from changes."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pytorch_lightning.cli import LightningArgumentParser
+
+import toy_world
+from committed import ROOT
+from experiments import compose
+from experiments.cli import ParseOnly
+from experiments.compose import Layers, mark, remember, remembered
+from experiments.errors import ConfigError
+from experiments.plan import layers_of
+from experiments.spec import read_table
+from toy_world import World
+
+world = toy_world.world  # the fixture
+
+TOY = ("conf/data/toy.yaml", "conf/scheme/toy.yaml")
+CELLS = [
+    ("seal_mlc", "dynamic_nce", "bibtex"),
+    ("seal_mlc", "dynamic_nce", "cal500"),
+    ("seal_mlc", "static_nce", "cal500"),
+    ("scaling_main", "ce_joint", "chunking"),
+]
+
+
+@pytest.fixture(autouse=True)
+def today() -> Iterator[None]:
+    """What the process knows of the code is looked up anew."""
+    yield
+    compose._code.cache_clear()
+    compose._installed.cache_clear()
+
+
+def test_what_cells_share_is_parsed_once_and_comes_out_the_same(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(root)
+    sharing, plain = ParseOnly(), ParseOnly(LightningArgumentParser)
+    for table, row, column in CELLS:
+        arguments = layers_of(read_table(table), row, column).arguments()
+        expected = json.dumps(plain.resolve([*arguments]))
+        assert [json.dumps(sharing.resolve([*arguments])) for _ in range(2)] == [expected] * 2
+
+
+def test_a_mistake_is_told_each_time(world: World) -> None:
+    parser = ParseOnly()
+    arguments = Layers(TOY).arguments()
+    parser.resolve([*arguments])
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="Wrong value 'abc'"):
+            parser.resolve([*arguments, "--model.init_args.noise=abc"])
+
+
+def test_a_kept_config_comes_back_until_something_it_is_made_from_changes(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(world.folder))
+    Path("mine.py").write_text("from mine_base import Base\n")
+    Path("mine_base.py").write_text("class Base:\n    pass\n")
+    Path("part.yaml").write_text("class_path: mine.Net\n")
+    Path("conf/scheme/mine.yaml").write_text("model: {init_args: {net: part.yaml}}\n")
+    (installed := world.folder / "site-packages").mkdir()
+    monkeypatch.syspath_prepend(str(installed))
+    layers = Layers((*TOY, "conf/scheme/mine.yaml"), (("model.init_args.noise", "0.2"),))
+    config = {"model": {"lr": 0.1}}
+    for change in (
+        lambda: None,
+        lambda: world.change("data/toy.yaml", lambda tree: tree.update(extra=1)),
+        lambda: Path("conf/trainer/default.yaml").write_text("trainer: {max_epochs: 7}"),
+        lambda: Path("part.yaml").write_text("class_path: mine.Other\n"),
+        lambda: Path("mine_base.py").write_text("class Base:\n    width = 3\n"),
+        lambda: (installed / "torch-99.dist-info").mkdir(),
+    ):
+        change()
+        compose._code.cache_clear()
+        assert remembered(layers, mark(layers)) is None
+        remember(layers, mark(layers), config)
+        assert remembered(layers, mark(layers)) == config
+    assert remembered(Layers(layers.files), mark(layers)) is None
+    assert len(list(compose.CACHE.iterdir())) == 1  # what has changed is replaced
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "binary", "empty", "folder"])
+def test_a_damaged_note_is_no_note_and_is_made_anew(world: World, damage: str) -> None:
+    layers, config = Layers(TOY), {"model": {"lr": 0.125}}
+    remember(layers, mark(layers), config)
+    (note,) = compose.CACHE.iterdir()
+    whole = note.read_bytes()
+    content = {"cut": whole[:-2], "flipped": whole.replace(b"0.125", b"0.135"), "binary": b"\xff\n\xfe\n{}"}
+    if damage == "folder":
+        note.unlink()
+        note.mkdir()
+    else:
+        note.write_bytes(content.get(damage, b""))
+    assert remembered(layers, mark(layers)) is None
+    remember(layers, mark(layers), config)  # which never fails
+    assert remembered(layers, mark(layers)) == (None if damage == "folder" else config)
+
+
+def test_what_is_read_from_the_environment_is_not_kept(world: World) -> None:
+    Path("conf/scheme/mine.yaml").write_text("model: {init_args: {noise: '${oc.env:NOISE}'}}\n")
+    layers = Layers((*TOY, "conf/scheme/mine.yaml"))
+    remember(layers, mark(layers), {"model": {}})
+    assert remembered(layers, mark(layers)) is None
+
+
+def test_a_table_that_was_parsed_is_planned_without_torch(world: World) -> None:
+    code = (
+        "import sys; from scripts.reproduce import main; code = main(['small', '--dry-run']); "
+        "from multiprocessing.forkserver import _forkserver as server; "
+        "sys.exit(code or ('torch' in sys.modules) + 2 * bool(server._forkserver_pid))"
+    )
+    for path in ("data/yeast", "data/generated", "scheme/cross_entropy_mlc"):
+        (world.folder / f"conf/{path}.yaml").write_text((ROOT / f"conf/{path}.yaml").read_text())
+    (world.folder / "conf/tables/small.yaml").write_text(
+        "title: Small\nmetric: {name: test/example_f1, scale: 100, digits: 2, better: higher}\nseeds: [0]\n"
+        "columns: {generated: {config: conf/data/generated.yaml}, yeast: {config: conf/data/yeast.yaml}}\n"
+        "rows: {ce: {config: conf/scheme/cross_entropy_mlc.yaml}}\n"
+    )
+    said = []
+    for started in (2, 0):
+        env = {"PYTHONPATH": str(ROOT), "PATH": "", "COLUMNS": "200", "DATA_MIRROR": "", "DATA_DIR": "empty"}
+        done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+        assert done.returncode == started, done.stderr
+        said.append(done.stdout)
+    assert said[0] == said[1] and "make data DATASET=yeast" in said[0] and "1 planned, 1 missing" in said[0]
