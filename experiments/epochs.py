@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -180,10 +181,18 @@ def why_ended(trainer: Trainer) -> str:
 
 
 def read_rows(folder: Path) -> list[dict[str, Any]]:
-    """The rows of metrics.csv; a last row that was cut off is left out."""
+    """The rows of metrics.csv; one that was cut off or damaged is left out."""
     try:
-        with (folder / "metrics.csv").open(newline="") as file:
-            rows = list(csv.DictReader(file))
-    except OSError:
+        with (folder / "metrics.csv").open(newline="", encoding="utf-8", errors="replace") as file:
+            return list(filter(_is_whole, csv.DictReader(file)))
+    except (OSError, csv.Error):
         return []
-    return [row for row in rows if None not in row.values() and row["epoch"].isdigit()]
+
+
+def _is_whole(row: dict[str | None, Any]) -> bool:
+    """Whether a row has an epoch and, in each column, a number or nothing."""
+    try:
+        [float(value) for value in row.values() if value != ""]
+    except (TypeError, ValueError):  # a cell too few is None, those too many are a list
+        return False
+    return re.fullmatch("[0-9]{1,9}", row.get("epoch", "")) is not None

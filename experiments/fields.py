@@ -9,6 +9,8 @@ import reprlib
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from experiments.errors import short
+
 LARGEST = 1e30  # of a number; its fourth power is still finite
 LARGEST_SEED = 2**32 - 1
 LONGEST = 10_000  # characters of a text
@@ -26,6 +28,10 @@ class Fault(NamedTuple):
 
     place: str
     says: str
+
+    def __str__(self) -> str:
+        """Both as the end of a message."""
+        return f"{short(self.place) or 'it'} {self.says}"
 
 
 Check = Callable[[str, Any], Fault | None]

@@ -23,7 +23,7 @@ LINK = re.compile(r"(?<!\\)((?:\\\\)*)(!(?=\[)|\](?=[\[(:])(?!\((?:https?://)?[\
 def collect(name: str, console: Console) -> int:
     """Draw what exists of a table, runs of other tables that it shares included; the exit code."""
     table = read_table(name)
-    store.take_over(name, read_state(name)["ids"])
+    store.take_over(table.name, read_state(table.name)["ids"])
     render(table, console)
     return 0
 
@@ -64,7 +64,7 @@ def read_state(table: str) -> dict[str, dict[str, str]]:
     fault = Fault("it", "is cut off, or no JSON") if state is None else STATE("", state)
     if fault:
         raise StoreError(
-            f"{path}: {fault.place} {fault.says}. Take the committed file again (git checkout {path}), or "
+            f"{path}: {fault}. Take the committed file again (git checkout {path}), or "
             f"delete it: `make reproduce TABLE={table}` writes it anew."
         )
     return {"ids": {}, "missing": {}} | (state or {})

@@ -98,7 +98,7 @@ def _record(line: bytes) -> Record:
     except ValueError as error:
         raise Broken(f"it is not JSON ({str(error)[:80]})") from None
     if fault := RECORD("", record):
-        raise Broken(f"{fault.place or 'it'} {fault.says}")
+        raise Broken(str(fault))
     return record
 
 

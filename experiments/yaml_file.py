@@ -11,6 +11,7 @@ from experiments.errors import TableError, short
 
 Tree = Any  # what YAML gave
 
+LARGEST = 100_000  # bytes; the largest of ours has a seventh of it, and YAML takes its time
 MOST = 100_000  # values in a file, what its aliases repeat counted again
 DEEPEST = 30
 
@@ -44,6 +45,8 @@ def read_yaml(path: Path) -> YamlFile:
         content = path.read_bytes()
     except OSError as error:
         raise TableError(f"{path} cannot be read ({error.strerror}).") from None
+    if len(content) > LARGEST:
+        raise TableError(f"{path} has {len(content):,} bytes; a table's file has at most {LARGEST:,}.")
     try:
         loader = _Loader(content.decode())
         root = loader.get_single_node()

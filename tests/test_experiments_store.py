@@ -85,6 +85,7 @@ DAMAGED: list[tuple[dict[str, Any], str]] = [
     ({"metrics": {"m": True}}, r"metrics\.m is True; it has to be a finite number"),
     ({"metrics": {"m": "0.5"}}, r"metrics\.m is '0\.5'"),
     ({"metrics": {"m": 10**400}}, r"metrics\.m is 1000"),
+    ({"metrics": {"m" * 100_000: None}}, r"metrics\.m+\.\.\. is 'mmm"),
     ({"metrics": [0.5]}, r"metrics is \[0\.5\]; it has to hold `name: value` pairs"),
     ({"metrics": {"m": "x" * 1_000_000}}, r"metrics\.m is 'xxx"),
     ({"seed": -1}, "seed is -1; it has to be a whole number from 0 to 4294967295"),
