@@ -148,7 +148,7 @@ def test_imports_go_downwards_only(root: Path) -> None:
 
 
 def test_the_training_script_starts_without_the_slow_packages(root: Path) -> None:
-    lightning = packages_loaded(root, "-c", "import pytorch_lightning")  # takes transformers where it is there
+    lightning = packages_loaded(root, "-c", "import pytorch_lightning")  # it takes transformers where it can
     ours = packages_loaded(root, "-m", "scripts.train", "--help", "all")
     assert not (ours - lightning) & SLOW_PACKAGES
 
