@@ -8,6 +8,7 @@ import torch
 from datamodules.base import DeviceData, Split
 from datamodules.sources import Sources
 from datamodules.wanted import described
+from networks.sizes import at_least
 
 SIZES = {"train": 0.5, "validation": 0.2, "test": 0.3}
 SWEEPS = 30
@@ -37,6 +38,7 @@ class GeneratedData(DeviceData):
         seed: int = 0,
     ) -> None:
         super().__init__(batch_size=batch_size, eval_batch_size=eval_batch_size, seed=seed)
+        at_least(1, num_features=num_features, num_labels=num_labels, num_rows=num_rows, block=block)
         if "generated" not in name:
             raise ValueError(f"The name {name!r} has to contain 'generated': this is no real data.")
         self.num_features, self.num_labels, self.dataset = num_features, num_labels, name

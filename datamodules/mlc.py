@@ -85,6 +85,8 @@ class MultiLabelData(DeviceData):
         self.share, self.split_seed = share, split_seed
         self.encoding, self.scale, self.keep_root = encoding, scale, keep_root
         self.sources = Sources(folder, mirror)
+        if num_features < 1 or num_labels < 1:
+            self.load()  # which says how many there are
 
     def missing(self) -> str | None:
         """See DeviceData.missing."""
@@ -176,7 +178,7 @@ class MultiLabelData(DeviceData):
     def _read(self, name: str, content: bytes) -> ArffTable:
         self.noted(name, content)
         published = not self.own and not self.fold_folder
-        return read_arff(content, where=name, num_labels=self.num_labels, repeats=published)
+        return read_arff(content, where=name, num_labels=max(self.num_labels, 0), repeats=published)
 
     def _check_sizes(self, num_features: int, num_labels: int) -> None:
         found, told = (num_features, num_labels), (self.num_features, self.num_labels)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from energies.base import Given, MaskedEnergy, Slope
 from energies.potentials import ChainPotentials
+from networks.sizes import at_least, match_answers
 
 
 class ChainEnergy(MaskedEnergy):
@@ -32,6 +33,7 @@ class ChainEnergy(MaskedEnergy):
         pairwise_range: float | None = None,
     ) -> None:
         super().__init__()
+        at_least(1, num_tags=num_tags)
 
         def draw(*shape: int) -> nn.Parameter:
             if pairwise_range is None:
@@ -47,6 +49,10 @@ class ChainEnergy(MaskedEnergy):
         """The network's scores are computed once."""
         p = self.potentials(x, mask)
         return Given(lambda y: -p.score(y), _Downhill(p))
+
+    def check_answers(self, y: Tensor) -> None:
+        """Refuse data of another number of tags."""
+        match_answers(y, num_tags=len(self.pairwise))
 
     def potentials(self, x: Shaped[Tensor, "B *_"], mask: Tensor | None) -> ChainPotentials:
         """The scores of a batch.

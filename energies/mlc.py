@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from energies.base import Energy, Given
 from energies.sets import sum_potentials, sum_rows
 from losses.task import Map
+from networks.sizes import at_least, match_answers
 
 
 class LocalEnergy(Energy):
@@ -49,10 +50,15 @@ class LabelMixEnergy(Energy):
 
     def __init__(self, num_labels: int, num_patterns: int) -> None:
         super().__init__()
+        at_least(1, num_labels=num_labels, num_patterns=num_patterns)
         self.patterns = nn.Parameter(torch.empty(num_labels, num_patterns))  # M, a row per label
         self.bias = nn.Parameter(torch.empty(num_patterns))  # m
         self.weights = nn.Parameter(torch.randn(num_patterns) * (2 / num_patterns) ** 0.5)  # v
         self.reset_patterns()
+
+    def check_answers(self, y: Tensor) -> None:
+        """Refuse data of another number of labels."""
+        match_answers(y, num_labels=len(self.patterns))
 
     def reset_patterns(self) -> None:
         """Draw M anew and set m to 0."""

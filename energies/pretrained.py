@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from energies.base import Energy, Given, MaskedEnergy
 from energies.mlc import LabelMixEnergy
 from networks.mlp import MLP, reset_linear
-from networks.pretrained import load_part
+from networks.pretrained import CheckpointUnusable, load_part
 
 
 class PretrainedEnergy(MaskedEnergy):
@@ -17,7 +17,8 @@ class PretrainedEnergy(MaskedEnergy):
     def __init__(self, checkpoint: str) -> None:
         super().__init__()
         energy = load_part(checkpoint, "energy")
-        assert isinstance(energy, Energy)
+        if not isinstance(energy, Energy):
+            raise CheckpointUnusable(f"checkpoint is {checkpoint}, whose energy is none.")
         self.energy = energy.requires_grad_(False)
 
     def given(self, x: Tensor, mask: Tensor | None = None) -> Given:

@@ -15,6 +15,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from energies.potentials import ChainPotentials
+from networks.sizes import at_least
 
 EPSILON = 1e-8
 
@@ -69,6 +70,8 @@ class Online(Scaling):
 
     def __init__(self, subset: int = 2000, reach: int = 8) -> None:
         super().__init__()
+        at_least(1, subset=subset)
+        at_least(0, reach=reach)
         self.subset = subset
         self.register_buffer("alpha", torch.ones(()))
         self.register_buffer("grid", 2.0 ** torch.arange(-reach, reach + 1), persistent=False)

@@ -18,6 +18,7 @@ from torch import Tensor
 from energies import sets
 from losses import costs
 from losses.task import Bends
+from networks.sizes import match_answers
 
 Cost = Callable[..., Any]  # (guess, y) -> rows; a closer type would keep config files from naming a function
 
@@ -30,6 +31,10 @@ class AnswerSpace(ABC):
     def over(self, mask: Tensor | None) -> Self:
         """This space for one batch, told which positions are real; most spaces have no such thing."""
         return self
+
+    @abstractmethod
+    def check_answers(self, y: Tensor) -> None:
+        """Refuse data whose answers y (..., *answer) have another size than this space."""
 
     @abstractmethod
     def relax(self, logits: Tensor) -> Tensor:
@@ -141,6 +146,9 @@ class LabelSets(_Binary):
     num_labels: int
     cost_function: Cost = costs.l1
 
+    def check_answers(self, y: Tensor) -> None:
+        match_answers(y, num_labels=self.num_labels)
+
     def flat(self, y: Tensor) -> Tensor:
         return y
 
@@ -174,6 +182,9 @@ class PixelMasks(_Binary):
 
     height: int
     width: int
+
+    def check_answers(self, y: Tensor) -> None:
+        match_answers(y, height=self.height, width=self.width)
 
     def flat(self, y: Tensor) -> Tensor:
         return y.flatten(-2)
@@ -209,6 +220,9 @@ class TagSequences(AnswerSpace):
     num_tags: int
     mask: Tensor | None = None  # (B, T) bool, True is real; bound by `over`
     reduction: Literal["mean", "sum"] | None = None  # None, by which older runs keep their names, is the mean
+
+    def check_answers(self, y: Tensor) -> None:
+        match_answers(y, num_tags=self.num_tags)
 
     def over(self, mask: Tensor | None) -> Self:
         return replace(self, mask=mask)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from energies.base import Given, MaskedEnergy
 from networks.features import Features
+from networks.sizes import at_least, match_answers
 
 EPSILON = 1e-7  # inside the logarithm   [InfNet code]
 START_RANGE = 0.02
@@ -91,7 +92,9 @@ class TagLMEnergy(MaskedEnergy):
         super().__init__()
         for name, value in (("weight", weight), ("words_weight", words_weight)):
             if not 0 <= value < math.inf:
-                raise ValueError(f"TagLMEnergy({name}={value}): take a finite number, 0 or more.")
+                raise ValueError(f"{name} is {value}: take a finite number, 0 or more.")
+        at_least(1, num_tags=num_tags, width=width)
+        self.num_tags = num_tags
         ways = 2 if backward else 1
         self.of_tags = nn.ModuleList(TagLM(num_tags, width=width) for _ in range(ways))  # onward, back
         self.words = words
@@ -99,6 +102,10 @@ class TagLMEnergy(MaskedEnergy):
             TagLM(num_tags, width=width, num_features=words.size) for _ in range(ways) if words
         )
         self.words_weight, self.weight = words_weight, weight  # gamma, tau
+
+    def check_answers(self, y: Tensor) -> None:
+        """Refuse data of another number of tags."""
+        match_answers(y, num_tags=self.num_tags)
 
     def given(self, x: Tensor, mask: Tensor | None = None) -> Given:
         """The words' features are computed once."""

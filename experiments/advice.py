@@ -1,14 +1,17 @@
-"""What the config parser says, cut down to the line that helps, with near matches."""
+"""What the config parser and the objects it builds say, cut to the line that helps, with near matches."""
 
 import importlib
 import inspect
 import re
+import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from experiments.errors import near
+from experiments.identity import Tree
 
 EXAMPLES = {"model": "conf/scheme/cross_entropy_mlc.yaml", "data": "conf/data/yeast.yaml"}
 TASKS = Path("conf/task")
@@ -68,6 +71,41 @@ def not_installed(message: str) -> str:
         f"{absent} is not installed. Run:  make setup EXTRAS=dev,{extra}  (without make: "
         f'pip install -c constraints.txt -e ".[{extra}]").'
     )
+
+
+def refused(error: BaseException, config: Tree) -> str:
+    """What an object said that refuses what it was given; the option or the key at fault comes first."""
+    message, nodes = str(error), [*_nodes(config)]
+    found = re.match(r"(\w+)(?:\.init_args\S*)? (?:is|has) ", message)
+    name = found[1] if found else ""
+    for part, variables in _parts(error):
+        kind = f"{type(part).__module__}.{type(part).__qualname__}"
+        places = {place: arguments for place, of, arguments in nodes if of == kind}
+        value = str(variables.get(name, getattr(part, name, None) if name else None))
+        named = [place for place, arguments in places.items() if name in arguments]
+        for place in sorted(named, key=lambda place: str(places[place][name]) != value):
+            return f"--{place}.init_args.{message}"
+        for place in places:
+            return f"{place}: {message}" if "." in place else message
+    return message
+
+
+def _parts(error: BaseException) -> Iterator[tuple[object, dict[str, Any]]]:
+    """The objects whose code an error came through, the innermost first, and the variables they had."""
+    frames = [frame.f_locals for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return ((frame["self"], frame) for frame in reversed(frames) if "self" in frame)
+
+
+def _nodes(tree: Tree, place: str = "") -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Key, class and arguments of every object that a config describes, the outer ones first."""
+    if isinstance(tree, list):
+        tree = {str(index): value for index, value in enumerate(tree)}
+    if not isinstance(tree, dict):
+        return
+    if "class_path" in tree:
+        yield place, tree["class_path"], tree.get("init_args") or {}
+    for key, value in tree.items():
+        yield from _nodes(value, f"{place}.{key}" if place else key)
 
 
 def _classes(message: str, found: re.Match[str]) -> list[str]:

@@ -51,14 +51,18 @@ def train(arguments: list[str] | None, tell: Tell) -> tuple[store.Record, Path]:
 
 def _run(cli: TrainCLI, tell: Tell) -> store.Record:
     """Train; what stops it, in words. Where one process stops, the others lose their connection to it."""
-    rank, several = cli.trainer.global_rank, cli.trainer.world_size > 1
-    known = (ValueError, MisconfigurationException, *([RuntimeError] if several else []))
+    rank = cli.trainer.global_rank
     try:
         return _train(cli, tell)
-    except known as error:
+    except OSError:
+        raise
+    except Exception as error:
         file = cli.log.folder / (f"error-{rank}.txt" if rank else "error.txt")
         store.write(file, traceback.format_exc())
-        raise UserError(f"{f'process {rank}: ' if rank else ''}{error}\n(traceback: {file})") from error
+        known = isinstance(error, ValueError | MisconfigurationException)
+        kind = "" if known else f"{type(error).__name__}: "
+        where = f"process {rank}: " if rank else ""
+        raise UserError(f"{where}{kind}{error}\n(traceback: {file})") from error
     except (KeyboardInterrupt, SystemExit) as stop:
         raise Stopped(cli.log.folder) from stop
 

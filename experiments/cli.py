@@ -23,7 +23,7 @@ from pytorch_lightning.cli import LightningArgumentParser, LightningCLI
 from torch import nn
 
 from experiments import slurm
-from experiments.advice import NET, advise, mentions, not_installed
+from experiments.advice import NET, advise, mentions, not_installed, refused
 from experiments.epochs import EpochLog, InPlace
 from experiments.errors import ConfigError
 from experiments.sharing import SharingParser
@@ -97,20 +97,32 @@ class TrainCLI(LightningCLI):
         return trainer
 
     def instantiate_classes(self) -> None:
-        """Build the objects; where one refuses its arguments, say what it said and not who passed it on."""
+        """Build the objects; where one refuses its arguments, say what it said and not who passed it on.
+
+        The data comes first, for models take their sizes from it.
+        """
         try:
+            self.parser.instantiate_classes(Namespace(data=self.config.data))
             super().instantiate_classes()
         except (ValueError, ModuleNotFoundError) as error:
             first: BaseException = error
             while first.__cause__ or first.__context__:
                 first = first.__cause__ or first.__context__  # type: ignore[assignment]
-            told = not_installed(str(first)) if isinstance(first, ModuleNotFoundError) else str(first)
-            raise ConfigError(told) from error
+            absent = isinstance(first, ModuleNotFoundError)
+            raise ConfigError(not_installed(str(first)) if absent else self.explain(first)) from error
 
     def resolved(self) -> dict[str, Any]:
         """The whole config, defaults written out, references resolved."""
+        return {key: value for key, value in self._whole().items() if key not in ("config", "net")}
+
+    def explain(self, error: BaseException) -> str:
+        """What one of the objects refused, and the option that says it."""
+        config = self._whole()
+        return refused(error, {"net": config.pop("net", None)} | config)
+
+    def _whole(self) -> dict[str, Any]:
         text = self.parser.dump(self.config, format="json", skip_unset=False, skip_validation=True)
-        return {key: value for key, value in json.loads(text).items() if key not in ("config", "net")}
+        return json.loads(text)
 
 
 class ParseOnly(TrainCLI):

@@ -16,6 +16,7 @@ from pytorch_lightning.plugins.io import TorchCheckpointIO
 from pytorch_lightning.utilities import rank_zero_only
 
 from experiments import starts, store
+from experiments.errors import ConfigError, near
 
 TELL_EVERY = 0.5  # seconds; epochs may take milliseconds
 SAVING = 0.04  # share of the time that may go into last.ckpt
@@ -52,6 +53,11 @@ class EpochLog(Checkpoint):
     def last(self) -> Path:
         """The checkpoint to go on from."""
         return self.folder / "checkpoints" / "last.ckpt"
+
+    @property
+    def before(self) -> Path:
+        """The one before that, for where it is damaged."""
+        return self.last.with_name("before.ckpt")
 
     @property
     def seconds(self) -> float:
@@ -95,6 +101,18 @@ class EpochLog(Checkpoint):
         for name in [name for name in trainer.callback_metrics if name.startswith("train/")]:
             del trainer.callback_metrics[name]
 
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Refuse callbacks that wait for a score which validation does not log, before they die of it."""
+        names = [name for name in trainer.callback_metrics if name.startswith("val/")]
+        for callback in trainer.callbacks:  # type: ignore[attr-defined]
+            wanted = str(getattr(callback, "monitor", None) or "")
+            if wanted.startswith("val/") and wanted not in names:
+                raise ConfigError(
+                    f"trainer.callbacks: {type(callback).__name__} monitors {wanted}, which validation does "
+                    f"not log. {near(wanted, names)} Set `monitor`, or add the layer that does, such as "
+                    "--config conf/task/ocr.yaml."
+                )
+
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Add a row, save what to go on from, tell how far we are."""
         metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
@@ -104,9 +122,15 @@ class EpochLog(Checkpoint):
         due = time.monotonic() - self.saved > self.cost / SAVING
         if trainer.strategy.broadcast(due or best != self.best or bool(why_ended(trainer))):
             began = time.monotonic()
+            self._keep_last()
             trainer.save_checkpoint(self.last)
             self.best, self.saved, self.cost = best, time.monotonic(), time.monotonic() - began
         self._tell(trainer)
+
+    @rank_zero_only
+    def _keep_last(self) -> None:
+        if self.last.exists():
+            self.last.replace(self.before)
 
     @rank_zero_only
     def _write(self) -> None:

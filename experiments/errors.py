@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Iterable
+from pathlib import Path
 
 MOST = 16  # names in a message
 LONGEST = 200  # characters of one
@@ -21,6 +22,18 @@ class ConfigError(UserError):
 
 class StoreError(UserError):
     """Records or run folders that cannot be read or written."""
+
+
+class CannotGoOn(UserError):
+    """A run's own checkpoint that it cannot read, or not restore."""
+
+    def __init__(self, path: Path, why: object) -> None:
+        said = f"{type(why).__name__}: {why}" if isinstance(why, Exception) else str(why)
+        self.path = path
+        super().__init__(
+            f"{path} is no checkpoint that this run can go on from ({' '.join(said.split())[:LONGEST]}). "
+            "Remove it, and the run goes on from what is left; or choose another --run_dir."
+        )
 
 
 class Stopped(Exception):

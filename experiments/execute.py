@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import traceback
+import warnings
 from dataclasses import dataclass
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection, wait
@@ -17,6 +18,7 @@ from types import FrameType
 from typing import Any
 
 from experiments import store
+from experiments.errors import CannotGoOn
 
 HELD = "another process works on it"
 
@@ -66,18 +68,19 @@ def run(job: Job, folder: Path) -> Outcome:
     """Train and record; whatever goes wrong is a failed run with a reason."""
     try:
         found = store.read_record(job.id)
-        if found and not job.fresh and store.checkpoint(job.id).exists():
+        if found and not job.fresh and store.is_whole(store.checkpoint(job.id)):
             return Outcome("done", record=found)  # another process was first
         prepare(job, folder)
         with (folder / "log.txt").open("a", buffering=1) as log:
             os.dup2(log.fileno(), 1)
             os.dup2(log.fileno(), 2)
-        record = _train(job, folder)
+        record = _train_from_what_is_left(job, folder)
         if "wandb" in sys.modules:
             sys.modules["wandb"].finish()  # its files are written by then
         store.write_json(folder / "record.json", record)
         store.write_json(folder / "progress.json", job.facts | {"id": job.id, "state": "done"})
-        _remove(folder / "checkpoints" / "last.ckpt")  # nobody goes on from a finished run
+        for name in store.GOES_ON:  # nobody goes on from a finished run
+            _remove(folder / "checkpoints" / name)
         return Outcome("done", record=record)
     except (Exception, SystemExit) as error:
         return _fail(job, folder, error)
@@ -93,6 +96,16 @@ def prepare(job: Job, folder: Path) -> None:
             _remove(folder / name)
     for name in ("record.json", "error.txt", "progress.json"):
         _remove(folder / name)
+
+
+def _train_from_what_is_left(job: Job, folder: Path) -> store.Record:
+    """Train; a checkpoint that turns out not to be of this run is removed, and the others are tried."""
+    try:
+        return _train(job, folder)
+    except CannotGoOn as error:
+        warnings.warn(str(error), stacklevel=1)
+        error.path.unlink()
+        return _train_from_what_is_left(job, folder)
 
 
 def _train(job: Job, folder: Path) -> store.Record:

@@ -2,19 +2,21 @@
 
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import torch
 import yaml
 from pytorch_lightning import Trainer
+from pytorch_lightning.utilities import rank_zero_warn
 
 from experiments import memory, record, starts, store
 from experiments.cli import TrainCLI
 from experiments.epochs import Tell, best_so_far, read_rows
-from experiments.errors import UserError
+from experiments.errors import CannotGoOn, UserError
 from experiments.fields import is_number
 from experiments.identity import Tree
 
@@ -43,10 +45,13 @@ def fit_and_test(cli: TrainCLI, facts: dict[str, Any], tell: Tell | None = None)
         raise RunError(f"no checkpoint in {best.parent}: training ended before its first epoch did.")
     chosen = _load(best)
     began = time.monotonic()
-    scores = cli.trainer.test(
-        cli.model, datamodule=cli.datamodule, ckpt_path=str(best), weights_only=True, verbose=False
-    )
+    with _restoring(best, "checkpoint_connector"):
+        scores = cli.trainer.test(
+            cli.model, datamodule=cli.datamodule, ckpt_path=str(best), weights_only=True, verbose=False
+        )
     inference = time.monotonic() - began
+    if cli.trainer.is_global_zero:
+        cli.log.before.unlink(missing_ok=True)  # a finished run keeps one
     steps = getattr(cli.model, "steps", None)
     rows, sizes = read_rows(folder), getattr(cli.model, "sizes", None)
     monitor = best_so_far(cli.trainer)[0]
@@ -93,17 +98,55 @@ def _movable(tree: Tree, folder: str) -> Tree:
 
 
 def _fit(cli: TrainCLI) -> dict[str, Any]:
-    """Train what is left to train; the last checkpoint."""
-    last = cli.log.last
-    kept = _load_if_whole(last)
-    ended = kept.get("training_ended", "")
-    if not ended or ended.startswith("max_epochs"):  # there may be more epochs now
-        if kept and _follow(kept, cli.trainer) and cli.trainer.is_global_zero:
-            cli.trainer.strategy.checkpoint_io.save_checkpoint(kept, last)
-        start = str(last) if kept else None
-        cli.trainer.fit(cli.model, datamodule=cli.datamodule, ckpt_path=start, weights_only=True)
-        kept = _load_if_whole(cli.log.last)
-    return kept
+    """Train what is left to train, from the latest checkpoint that is whole; the last one then."""
+    start = _start(cli)
+    kept = _load(start) if start else {}
+    with _restoring(start):
+        ended = kept.get("training_ended", "")
+        more = not ended or ended.startswith("max_epochs")  # there may be more epochs now
+        if more and start and _follow(kept, cli.trainer) and cli.trainer.is_global_zero:
+            cli.trainer.strategy.checkpoint_io.save_checkpoint(kept, start)
+    if not more:
+        return kept
+    try:
+        with _restoring(start, "checkpoint_connector"):
+            path = str(start) if start else None
+            cli.trainer.fit(cli.model, datamodule=cli.datamodule, ckpt_path=path, weights_only=True)
+    except UserError:
+        raise
+    except ValueError as error:
+        raise RunError(cli.explain(error)) from error
+    return _load(cli.log.last) if cli.log.last.exists() else {}
+
+
+def _start(cli: TrainCLI) -> Path | None:
+    """What to go on from; what is damaged is removed. Without the best so far, nothing."""
+    if not _is_whole(cli.log.folder / "checkpoints" / "best.ckpt"):
+        return None
+    return next(filter(_is_whole, (cli.log.last, cli.log.before)), None)
+
+
+def _is_whole(path: Path) -> bool:
+    whole = store.is_whole(path)
+    if path.exists() and not whole:
+        rank_zero_warn(f"{path} is damaged. Training goes on from what is left.")
+        path.unlink()
+    return whole
+
+
+@contextmanager
+def _restoring(path: Path | None, module: str = "") -> Iterator[None]:
+    """Tell which checkpoint it was that could not be restored; Lightning does so in a module of its own."""
+    try:
+        yield
+    except (OSError, MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        frames = traceback.walk_tb(error.__traceback__)
+        names = {str(frame.f_globals.get("__name__")) for frame, _ in frames}
+        if path is None or not any(name.endswith(module) for name in names):
+            raise
+        raise CannotGoOn(path, error) from error
 
 
 def _follow(kept: dict[str, Any], trainer: Trainer) -> bool:
@@ -125,15 +168,9 @@ def _follow(kept: dict[str, Any], trainer: Trainer) -> bool:
 
 
 def _load(path: Path) -> dict[str, Any]:
-    return torch.load(path, weights_only=True, map_location="cpu")
-
-
-def _load_if_whole(path: Path) -> dict[str, Any]:
-    try:
-        return _load(path) if path.exists() else {}
-    except (OSError, RuntimeError, EOFError, UnpicklingError):  # cut off by a crash of the machine
-        path.unlink(missing_ok=True)
-        return {}
+    with _restoring(path):
+        content = torch.load(path, weights_only=True, map_location="cpu")
+        return dict(content) | {"epoch": int(content["epoch"])}
 
 
 def _metrics(

@@ -165,7 +165,7 @@ def _look_up(plan: Plan, *, fresh: bool) -> None:
     while todo:
         for needed in (by_id[i] for i in todo.pop().needs.values()):
             wanted.add(needed.id)
-            if not store.checkpoint(needed.id).exists():
+            if not store.is_whole(store.checkpoint(needed.id)):
                 needed.done = False
             if not needed.done:
                 todo.append(needed)

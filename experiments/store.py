@@ -9,6 +9,7 @@ import fcntl
 import json
 import os
 import time
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -21,6 +22,8 @@ from experiments.keys import RECORD
 RUNS = Path("runs")
 RESULTS = Path("results")
 FULL = (errno.ENOSPC, errno.EDQUOT)
+FOLDER = 0x10  # of a zip's entry
+GOES_ON = ("last.ckpt", "before.ckpt")  # what a run that was stopped goes on from
 
 Record = dict[str, Any]
 Place = tuple[str, str, int]  # row, column, seed
@@ -54,6 +57,19 @@ def run_dir(run_id: str) -> Path:
 def checkpoint(run_id: str) -> Path:
     """The checkpoint a run chose on validation."""
     return run_dir(run_id) / "checkpoints" / "best.ckpt"
+
+
+def is_whole(checkpoint: Path) -> bool:
+    """Whether a checkpoint is there and has the checksums it was written with, which torch does not compare.
+
+    An entry that is marked as a folder has its checksum and is another number to torch.
+    """
+    try:
+        with zipfile.ZipFile(checkpoint) as archive:
+            folders = any(entry.external_attr & FOLDER for entry in archive.infolist())
+            return not folders and archive.testzip() is None
+    except Exception:  # damaged bytes lead anywhere
+        return False
 
 
 def results_file(table: str) -> Path:
@@ -270,7 +286,7 @@ def tidy(folder: Path) -> None:
 def clear(folder: Path) -> None:
     """Remove what a killed process left half written in a run that is held, and what is of use no more.
 
-    Nobody goes on from the last checkpoint of a finished run of a table, nor from one of Lightning's for
+    Nobody goes on from the last checkpoints of a finished run of a table, nor from one of Lightning's for
     SLURM, which may be of the middle of an epoch.
     """
     sweep(folder)
@@ -278,7 +294,8 @@ def clear(folder: Path) -> None:
     for stray in folder.glob("hpc_ckpt_*.ckpt"):
         stray.unlink()
     if "table" in (read_json(folder / "record.json") or {}):
-        (folder / "checkpoints" / "last.ckpt").unlink(missing_ok=True)
+        for name in GOES_ON:
+            (folder / "checkpoints" / name).unlink(missing_ok=True)
 
 
 def is_held(folder: Path) -> bool:

@@ -16,6 +16,7 @@ from energies.base import Slope
 from energies.spaces import AnswerSpace
 from inference.base import Inference, Prediction, Status
 from losses.objectives import over_entries
+from networks.sizes import at_least
 
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8  # Adam's defaults
 
@@ -56,6 +57,9 @@ class Uniform(Start):
 
     num_starts: int = 3
 
+    def __post_init__(self) -> None:
+        at_least(1, num_starts=self.num_starts)
+
     def __call__(self, space: AnswerSpace, x: Tensor, logits: Tensor | None) -> Tensor:
         return space.random(x, self.num_starts)
 
@@ -74,6 +78,9 @@ class GradientInference(Inference):
     start: Start
     steps: int = 20
     step_size: float = 0.1
+
+    def __post_init__(self) -> None:
+        at_least(1, steps=self.steps)
 
     @torch.no_grad()
     def __call__(
@@ -110,6 +117,9 @@ class LogitInference(Inference):
     momentum: float = 0.9
     spread: float = 0.1
     num_starts: int = 1
+
+    def __post_init__(self) -> None:
+        at_least(1, steps=self.steps, num_starts=self.num_starts)
 
     @torch.no_grad()
     def __call__(

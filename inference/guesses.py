@@ -18,6 +18,7 @@ from energies.base import BatchEnergy, Energy
 from energies.spaces import AnswerSpace
 from inference.gradient import Search, toward
 from losses.objectives import Guesses, Objective, Slope, over_entries
+from networks.sizes import at_least
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,17 @@ class Point(Guess):
 
 
 @dataclass(frozen=True)
-class Perturbed(Guess):
+class Several(Guess):
+    """A number of guesses for each example."""
+
+    num_samples: int = 10
+
+    def __post_init__(self) -> None:
+        at_least(1, num_samples=self.num_samples)
+
+
+@dataclass(frozen=True)
+class Perturbed(Several):
     """The task-net's relaxed answer, and others with Gaussian noise on its logits.
 
     [SEAL-dynamic, regression-s]
@@ -73,7 +84,6 @@ class Perturbed(Guess):
     Of `num_samples`, one is the clean answer.
     """
 
-    num_samples: int = 10
     std: float = 1.0
 
     def __call__(self, case: Case) -> Guesses:
@@ -83,10 +93,8 @@ class Perturbed(Guess):
 
 
 @dataclass(frozen=True)
-class Sampled(Guess):
+class Sampled(Several):
     """Discrete draws from the task-net, and its logits, from which NCE takes log P_N.   [SEAL eq. 9]"""
-
-    num_samples: int = 10
 
     def __call__(self, case: Case) -> Guesses:
         logits = case.known_logits()
@@ -94,10 +102,8 @@ class Sampled(Guess):
 
 
 @dataclass(frozen=True)
-class StraightThrough(Guess):
+class StraightThrough(Several):
     """Draws from the task-net whose gradient is that of its relaxed answer.   [Implicit §4; Bengio 2013]"""
-
-    num_samples: int = 10
 
     def __call__(self, case: Case) -> Guesses:
         logits = case.known_logits()
@@ -107,13 +113,12 @@ class StraightThrough(Guess):
 
 
 @dataclass(frozen=True)
-class Concrete(Guess):
+class Concrete(Several):
     """Relaxed draws: the task-net's logits with noise, sharpened.
 
     [Maddison et al. 2017; Jang et al. 2017]
     """
 
-    num_samples: int = 10
     temperature: float = 0.5
 
     def __call__(self, case: Case) -> Guesses:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from losses.joint import ROLES, Role
 from networks.features import Features
+from networks.sizes import at_least
 
 Relax = Callable[[Tensor], Tensor]
 
@@ -119,6 +120,7 @@ class Shared(InferenceNetworks):
 
     def __init__(self, features: Features, num_outputs: int) -> None:
         super().__init__()
+        at_least(1, num_outputs=num_outputs)
         self.features = features
         self.heads = nn.ModuleDict({role: nn.Linear(features.size, num_outputs) for role in ROLES})
 

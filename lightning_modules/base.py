@@ -127,8 +127,16 @@ class Scheme(pl.LightningModule):
         return [self.main]
 
     def setup(self, stage: str) -> None:
-        """Hand the vocabulary's tables to the networks that start from them; checkpoints are read later."""
-        tables = getattr(getattr(self.trainer, "datamodule", None), "tables", None)
+        """Compare sizes with the data's; hand its vocabulary's tables to the networks that start from them.
+
+        Checkpoints are read later.
+        """
+        data = getattr(self.trainer, "datamodule", None)
+        splits = getattr(data, "splits", {})
+        for part in (self.space, *self.modules()) if splits else ():
+            if callable(check := getattr(part, "check_answers", None)):
+                check(splits["train"].y)
+        tables = getattr(data, "tables", None)
         for module in self.modules() if tables else ():
             if callable(initialise := getattr(module, "initialise", None)):
                 initialise(tables)
@@ -243,7 +251,13 @@ class Scheme(pl.LightningModule):
         listed = schedules if isinstance(schedules, list) else [schedules]
         schedule = listed[self.scheduled().index(self.main)]
         if isinstance(schedule, ReduceLROnPlateau):
-            schedule.step(self.trainer.callback_metrics[schedule.monitor])
+            scores = self.trainer.callback_metrics
+            if schedule.monitor not in scores:
+                raise ValueError(
+                    f"lr_schedule.init_args.monitor is {schedule.monitor!r}, which validation does not log. "
+                    f"There are: {', '.join(name for name in scores if name.startswith('val/'))}."
+                )
+            schedule.step(scores[schedule.monitor])
         else:
             schedule.step()
 

@@ -8,6 +8,7 @@ from torch.optim import Optimizer
 
 from datamodules.batches import Batch
 from lightning_modules.base import Scheme
+from networks.sizes import at_least
 
 
 class CrossEntropy(Scheme):
@@ -22,6 +23,7 @@ class CrossEntropy(Scheme):
         self, task_net: nn.Module, task_optimizer: OptimizerCallable, *, task_steps: int = 1, **scheme: Any
     ) -> None:
         super().__init__(**scheme)
+        at_least(1, task_steps=task_steps)
         self.save_hyperparameters()
         self.task_net, self.task_optimizer, self.task_steps = task_net, task_optimizer, task_steps
 

@@ -28,6 +28,7 @@ from lightning_modules.base import Scheme, check_clip_norm
 from lightning_modules.processes import mean_over_processes, over_processes, world_size
 from losses.objectives import EnergyFn, Objective
 from losses.task import EnergyAndSupervision, Map
+from networks.sizes import at_least
 
 OfInput = Callable[[Tensor], Given]
 
@@ -78,9 +79,7 @@ class Implicit(Scheme):
         **scheme: Any,
     ) -> None:
         super().__init__(**scheme)
-        for name, value in (("inner_steps", inner_steps), ("refresh", refresh)):
-            if value < 1:
-                raise ValueError(f"{name} is {value}: take 1 or more.")
+        at_least(1, inner_steps=inner_steps, refresh=refresh)
         for name, weight in (("energy_weight", energy_weight), ("damping", damping), ("warm_up", warm_up)):
             if not 0 <= weight < math.inf:
                 raise ValueError(f"{name} is {weight}: take a finite number, 0 or more.")

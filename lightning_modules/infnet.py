@@ -3,6 +3,7 @@
 import math
 from collections.abc import Collection
 from functools import cache
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -20,6 +21,8 @@ from lightning_modules.metrics.changes import TagChanges
 from lightning_modules.phases import Phased
 from lightning_modules.processes import mean_over_processes
 from losses.joint import ROLES, JointObjective, Perceptron, Played, Role
+from networks.pretrained import read_checkpoint
+from networks.sizes import at_least
 
 
 class InfNet(Phased):
@@ -72,8 +75,7 @@ class InfNet(Phased):
     ) -> None:
         super().__init__(phases=phases, **scheme)
         self.save_hyperparameters()
-        if guess_steps < 1:
-            raise ValueError(f"guess_steps is {guess_steps}: take 1 or more.")
+        at_least(1, guess_steps=guess_steps)
         if not 0 <= supervision_weight < math.inf:
             raise ValueError(f"supervision_weight is {supervision_weight}: take a finite number, 0 or more.")
         self.networks, self.energy, self.objective = networks, energy, objective
@@ -149,8 +151,7 @@ class InfNet(Phased):
         """See Phased; `tune` goes on from the best epoch of `joint`, with a fresh optimizer."""
         super().enter(phase)
         assert isinstance(self.networks, Single)
-        kept = torch.load(self._keeper().best_model_path, weights_only=True, map_location=self.device)
-        self.load_state_dict(kept["state_dict"])
+        self.load_state_dict(read_checkpoint(Path(self._keeper().best_model_path))["state_dict"])
         self.networks.fix_augmented()
         self._optimizers["inference"].state.clear()
 

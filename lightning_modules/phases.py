@@ -44,6 +44,8 @@ class Phased(Scheme):
     def __init__(self, *, phases: Sequence[str], **scheme: Any) -> None:
         super().__init__(**scheme)
         self.phases = tuple(phases)
+        if not phases or len({*phases}) < len(phases):
+            raise ValueError(f"phases is {[*phases]}: name one or more, each once.")
         self.phase = self.phases[0]
 
     def enter(self, phase: str) -> None:

@@ -14,6 +14,7 @@ from lightning_modules.base import Scheme
 from lightning_modules.processes import over_processes
 from losses.objectives import Objective
 from losses.task import TaskLoss
+from networks.sizes import at_least
 
 
 class SealDynamic(Scheme):
@@ -43,6 +44,7 @@ class SealDynamic(Scheme):
         **scheme: Any,
     ) -> None:
         super().__init__(**scheme)
+        at_least(1, inner_steps=inner_steps, outer_steps=outer_steps)
         self.save_hyperparameters()
         self.task_net, self.energy, self.objective, self.guess = task_net, energy, objective, guess
         self.task_loss, self.energy_optimizer, self.task_optimizer = (

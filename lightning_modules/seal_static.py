@@ -11,6 +11,7 @@ from energies.base import Energy
 from lightning_modules.base import Scheme
 from losses.objectives import Objective
 from losses.task import TaskLoss
+from networks.sizes import at_least
 
 
 class SealStatic(Scheme):
@@ -35,6 +36,7 @@ class SealStatic(Scheme):
         **scheme: Any,
     ) -> None:
         super().__init__(**scheme)
+        at_least(1, task_steps=task_steps)
         self.save_hyperparameters()
         self.task_net, self.energy, self.objective = task_net, energy.requires_grad_(False), objective
         self.task_loss, self.task_optimizer, self.task_steps = task_loss, task_optimizer, task_steps

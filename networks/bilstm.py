@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from networks.features import Features
+from networks.sizes import at_least
 
 
 class BiLSTM(Features):
@@ -31,6 +32,7 @@ class BiLSTM(Features):
 
     def __init__(self, features: Features, width: int, *, num_layers: int = 1, dropout: float = 0.0) -> None:
         super().__init__()
+        at_least(1, width=width, num_layers=num_layers)
         self.features = features
         sizes = [features.size] + [2 * width] * (num_layers - 1)
         self.rightwards = nn.ModuleList(nn.LSTM(size, width) for size in sizes)
@@ -61,6 +63,7 @@ class Tagger(nn.Module):
 
     def __init__(self, features: Features, num_tags: int, *, bias: bool = True) -> None:
         super().__init__()
+        at_least(1, num_tags=num_tags)
         self.features = features
         self.output = nn.Linear(features.size, num_tags, bias=bias)
 

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from networks.features import Features
+from networks.sizes import at_least
 
 
 class CharBiLSTM(Features):
@@ -24,6 +25,7 @@ class CharBiLSTM(Features):
 
     def __init__(self, num_characters: int, *, size: int = 10, width: int = 50, num_layers: int = 2) -> None:
         super().__init__()
+        at_least(1, num_characters=num_characters, size=size, width=width, num_layers=num_layers)
         self.embedding = nn.Embedding(num_characters, size)
         self.lstm = nn.LSTM(size, width, num_layers, bidirectional=True)
         self.size = 2 * width

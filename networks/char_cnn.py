@@ -8,6 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from networks.features import Features
+from networks.sizes import at_least
 
 
 class CharCNN(Features):
@@ -28,6 +29,7 @@ class CharCNN(Features):
         self, num_characters: int, *, size: int = 30, filters: int = 30, width: int = 3, dropout: float = 0.5
     ) -> None:
         super().__init__()
+        at_least(1, num_characters=num_characters, size=size, filters=filters, width=width)
         self.embedding = nn.Embedding(num_characters, size, padding_idx=0)
         bound = (3 / size) ** 0.5
         with torch.no_grad():

@@ -7,6 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from networks.features import Features
+from networks.sizes import at_least
 
 
 class LinearTagger(nn.Module):
@@ -18,6 +19,7 @@ class LinearTagger(nn.Module):
 
     def __init__(self, features: Features, num_tags: int, *, width: int = 300) -> None:
         super().__init__()
+        at_least(1, num_tags=num_tags, width=width)
         self.features = features
         self.layers = nn.Sequential(nn.Linear(features.size, width), nn.ReLU(), nn.Linear(width, num_tags))
 

@@ -11,6 +11,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
+from networks.sizes import at_least
+
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "sigmoid": torch.sigmoid}
 
 
@@ -31,6 +33,7 @@ class LeNet(nn.Module):
 
     def __init__(self, num_tags: int = 26, last: Literal["relu", "sigmoid"] = "relu") -> None:
         super().__init__()
+        at_least(1, num_tags=num_tags)
         self.first, self.second = nn.Conv2d(1, 10, 5), nn.Conv2d(10, 20, 5)
         self.hidden, self.output = nn.Linear(500, 140), nn.Linear(140, num_tags)
         self.last = ACTIVATIONS[last]

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from networks.features import Features
+from networks.sizes import at_least
 
 
 class MLP(Features):
@@ -22,6 +23,7 @@ class MLP(Features):
         self, num_features: int, *, num_layers: int = 2, width: int = 400, dropout: float = 0.0
     ) -> None:
         super().__init__()
+        at_least(1, num_features=num_features, num_layers=num_layers, width=width)
         layers: list[nn.Module] = []
         for depth in range(num_layers):
             linear = nn.Linear(width if depth else num_features, width)
@@ -56,6 +58,7 @@ class LabelMLP(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
+        at_least(1, num_labels=num_labels)
         self.features = MLP(num_features, num_layers=num_layers, width=width, dropout=dropout)
         self.labels = nn.Linear(width, num_labels, bias=False)
         nn.init.xavier_uniform_(self.labels.weight)
@@ -82,6 +85,7 @@ class CostAugmentedHead(nn.Module):
 
     def __init__(self, num_labels: int) -> None:
         super().__init__()
+        at_least(1, num_labels=num_labels)
         self.inner, self.outer = nn.Linear(2 * num_labels, num_labels), nn.Linear(num_labels, num_labels)
         reset_linear(self.inner)
         reset_linear(self.outer)
@@ -101,6 +105,7 @@ class StackedHead(nn.Module):
 
     def __init__(self, num_labels: int) -> None:
         super().__init__()
+        at_least(1, num_labels=num_labels)
         self.output = nn.Linear(2 * num_labels, num_labels)
 
     def forward(self, prediction: Tensor, y: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from networks.features import Features
+from networks.sizes import at_least
 
 
 class WordFeatures(Features):
@@ -46,6 +47,9 @@ class WordFeatures(Features):
         longest_word: int = 1,
     ) -> None:
         super().__init__()
+        at_least(
+            1, num_words=num_words, num_vectors=num_vectors, num_dims=num_dims, longest_word=longest_word
+        )
         vectors = torch.randn(num_vectors, num_dims).index_fill(0, torch.tensor(0), 0)
         if tuned:
             self.vectors = nn.Parameter(vectors)

@@ -2,16 +2,15 @@
 
 import warnings
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import TypeVar
 
-import torch
 from torch import nn
 
 from datamodules.base import DeviceData
 from experiments.cli import TrainCLI, hush
 from experiments.errors import UserError
 from lightning_modules.base import Scheme
+from networks.pretrained import read_checkpoint
 
 NEEDED = ("config.yaml", "record.json", "checkpoints/best.ckpt")
 Term = TypeVar("Term", bound=nn.Module)
@@ -52,8 +51,8 @@ def _load(scheme: Scheme, file: Path) -> None:
         UserError: it cannot be read, or has other weights than the scheme.
     """
     try:
-        scheme.load_state_dict(torch.load(file, map_location="cpu", weights_only=True)["state_dict"])
-    except (OSError, EOFError, KeyError, TypeError, RuntimeError, UnpicklingError) as error:
+        scheme.load_state_dict(read_checkpoint(file)["state_dict"])
+    except Exception as error:  # foreign content leads anywhere
         raise UserError(
             f"{file} is damaged, or not of the run that {NEEDED[0]} beside it describes. Train the run again."
         ) from error

@@ -54,7 +54,8 @@ def test_a_start_that_only_tests_is_listed_too(world: World) -> None:
 def test_a_start_none_of_whose_epochs_are_left_is_not_listed(world: World) -> None:
     commit()
     epochs(2)
-    Path("runs/mine/checkpoints/last.ckpt").unlink()
+    for name in ("last", "before"):
+        Path(f"runs/mine/checkpoints/{name}.ckpt").unlink()
     second = commit()
     assert told(epochs(3)) == [(0, second, False)]
 

@@ -375,8 +375,8 @@ def test_changes_are_counted_where_the_first_is_right() -> None:
     metric.update(first, second, y)
     metric.update(first, first, y)
     assert metric.found() == [["a", "b", 2], ["b", "c", 1]]
-    with pytest.raises(ValueError, match="TagChanges has 2 names of tags, and answers have 3 tags"):
-        TagChanges(["a", "b"]).update(first, second, y)
+    with pytest.raises(ValueError, match="tags has 2 names, and answers in the data have 3 tags"):
+        TagChanges(["a", "b"]).check_answers(y)
 
 
 @pytest.mark.parametrize(

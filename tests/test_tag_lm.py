@@ -57,7 +57,7 @@ def batch(*samples: int, hard: bool = False) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("name", ["weight", "words_weight"])
 @pytest.mark.parametrize("value", [-1.0, float("nan")])
 def test_weights_that_reward_what_is_unlikely_are_refused(name: str, value: float) -> None:
-    with pytest.raises(ValueError, match=f"{name}={value}"):
+    with pytest.raises(ValueError, match=f"{name} is {value}"):
         TagLMEnergy(S, **{name: value})
 
 

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
+from networks.sizes import match_names
+
 
 class TagChanges(Metric):
     """How often a second answer has another tag where the first has the true one.   [InfNet+ Table 3, bottom]
@@ -28,15 +30,13 @@ class TagChanges(Metric):
         shape = (len(self.tags), len(self.tags))
         self.add_state("counts", torch.zeros(shape, dtype=torch.long), dist_reduce_fx="sum")
 
-    def update(self, first: Tensor, second: Tensor, y: Tensor) -> None:
-        """Add a batch: two answers and the one-hot truth, all (B, T, S).
+    def check_answers(self, y: Tensor) -> None:
+        """Refuse data of another number of tags."""
+        match_names(y, self.tags)
 
-        Raises:
-            ValueError: S is not the number of names.
-        """
+    def update(self, first: Tensor, second: Tensor, y: Tensor) -> None:
+        """Add a batch: two answers and the one-hot truth, all (B, T, S)."""
         size = len(self.tags)
-        if y.shape[-1] != size:
-            raise ValueError(f"TagChanges has {size} names of tags, and answers have {y.shape[-1]} tags.")
         right = y.any(-1) & (first.argmax(-1) == y.argmax(-1))
         pairs = (first.argmax(-1) * size + second.argmax(-1))[right]
         self.counts += pairs.bincount(minlength=size * size).view(size, size).fill_diagonal_(0)

@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
+from networks.sizes import at_least, match_answers
+
 
 class MultiLabelScores(Metric):
     """Example-averaged, micro and macro F1, and mean average precision.   [SEAL §4.1 and code]
@@ -34,6 +36,9 @@ class MultiLabelScores(Metric):
 
     def __init__(self, num_labels: int, thresholds: tuple[float, ...] = (0.5,)) -> None:
         super().__init__()
+        at_least(1, num_labels=num_labels)
+        if not thresholds or not all(0 <= threshold <= 1 for threshold in thresholds):
+            raise ValueError(f"thresholds is {[*thresholds]}: give one or more numbers from 0 to 1.")
         self.register_buffer("candidates", torch.tensor(thresholds), persistent=False)
         self.register_buffer("threshold", torch.tensor(thresholds[0]))
         self._half = thresholds.index(0.5) if len(thresholds) > 1 and 0.5 in thresholds else None
@@ -43,6 +48,10 @@ class MultiLabelScores(Metric):
         self.add_state("actual", torch.zeros(num_labels), dist_reduce_fx="sum")
         self.add_state("precision_sum", torch.zeros(()), dist_reduce_fx="sum")
         self.add_state("count", torch.zeros(()), dist_reduce_fx="sum")
+
+    def check_answers(self, y: Tensor) -> None:
+        """Refuse data of another number of labels."""
+        match_answers(y, num_labels=len(self.actual))
 
     def update(self, probability: Tensor, y: Tensor) -> None:
         """Add a batch: probabilities and true labels, both (B, L)."""

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
+from networks.sizes import match_names
+
 BEGINS = {"B": True, "S": True, "I": False, "E": False}
 OUTSIDE = -1
 
@@ -43,6 +45,7 @@ class SpanScores(Metric):
 
     def __init__(self, tags: Sequence[str]) -> None:
         super().__init__()
+        self.tags = list(tags)
         parsed = [_parse(tag) for tag in tags]
         self.kinds = sorted({kind for _, kind in parsed if kind is not None})
         number = {kind: index for index, kind in enumerate(self.kinds)}
@@ -53,6 +56,10 @@ class SpanScores(Metric):
             self.add_state(name, torch.zeros(len(self.kinds), dtype=torch.long), dist_reduce_fx="sum")
         for name in ("right", "positions"):
             self.add_state(name, torch.zeros((), dtype=torch.long), dist_reduce_fx="sum")
+
+    def check_answers(self, y: Tensor) -> None:
+        """Refuse data of another number of tags."""
+        match_names(y, self.tags)
 
     def update(self, answer: Tensor, y: Tensor) -> None:
         """Add a batch: answers and one-hot true tags, both (B, T, S)."""
