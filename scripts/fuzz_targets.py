@@ -17,6 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import torch
 import yaml
 from rich.console import Console
 
@@ -38,7 +39,8 @@ from experiments.spec import read_table
 from experiments.summary import Summary, summarise
 from experiments.table import Table
 from experiments.yaml_file import read_yaml
-from networks.pretrained import CheckpointUnusable
+from networks.pretrained import CheckpointUnusable, build, load_part
+from scripts import damage
 from scripts.mutate import damaged, damaged_tree
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -171,6 +173,7 @@ def _runs() -> Iterator[Target]:
     yield Target("run", files, _read_run, 5, _damaged_json)
     rows = b"epoch,val/f1,train/loss\n0,0.5,1.25\n1,0.75,\n2,0.5,nan\n"
     yield Target("curves", (rows,), _read_curves, 4)
+    yield Target("checkpoint", (_checkpoint(),), _read_checkpoint, 10, damage.damaged)
 
 
 def _arff() -> tuple[bytes, ...]:
@@ -308,3 +311,24 @@ def _read_curves(content: bytes) -> None:
     for row in read_rows(folder):
         int(row["epoch"])
         [float(value) for value in row.values() if value]
+
+
+def _checkpoint() -> bytes:
+    layout = {"class_path": "networks.mlp.MLP", "init_args": {"num_features": 3, "width": 4}}
+    weights = build(layout).state_dict()
+    state = {f"task_net.{name}": weight for name, weight in weights.items()}
+    return _saved({"epoch": 1, "hyper_parameters": {"task_net": layout}, "state_dict": state})
+
+
+def _saved(tree: object) -> bytes:
+    file = io.BytesIO()
+    torch.save(tree, file)
+    return file.getvalue()
+
+
+def _read_checkpoint(content: bytes) -> None:
+    Path("best.ckpt").write_bytes(content)
+    whole = store.is_whole(Path("best.ckpt"))
+    load_part("best.ckpt", "task_net")
+    if not whole:
+        raise AssertionError("what can be read is held to be damaged")
