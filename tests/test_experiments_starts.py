@@ -55,7 +55,7 @@ def test_a_start_none_of_whose_epochs_are_left_is_not_listed(world: World) -> No
     commit()
     epochs(2)
     for name in ("last", "before"):
-        Path(f"runs/mine/checkpoints/{name}.ckpt").unlink()
+        Path(f"runs/mine/checkpoints/{name}.ckpt").unlink(missing_ok=True)
     second = commit()
     assert told(epochs(3)) == [(0, second, False)]
 
