@@ -113,7 +113,7 @@ def test_a_page_marks_what_mixes_processors_or_code(
     text = page.markdown(summarise(read_table("toy"), {}))
     assert (")‡ [" in text) is marked and (words.MIXED in text) is marked
     said = io.StringIO()
-    page.render(read_table("toy"), Console(file=said, width=400))
+    page.render(read_table("toy"), Console(file=said, width=800))
     assert (")‡ [" in said.getvalue()) is marked and (words.MIXED in said.getvalue()) is marked
 
 
