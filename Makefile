@@ -79,7 +79,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@echo "Set up."
 
 # What is compiled stands beside the code; numba alone would not see that a file it is compiled with changed.
-$(LOOPS): $(STAMP) $(wildcard inference/kernels/*.py)
+$(LOOPS): $(STAMP) $(wildcard inference/chain/kernels/*.py)
 	@echo "Compiling the loops of chains for this processor: once, about half a minute."
 	@$(RUN) -m scripts.compile_chain
 	@touch $@

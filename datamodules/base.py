@@ -15,16 +15,16 @@ from datamodules.errors import DataMismatch
 
 @dataclass(frozen=True)
 class Split:
-    """Inputs x (N, ...) and answers y (N, ...) of one part of the data; `mask` as in Batch."""
+    """Inputs (N, ...) and answers y (N, ...) of one part of the data; `mask` as in Batch."""
 
-    x: Tensor
+    inputs: Tensor
     y: Tensor
     mask: Tensor | None = None
 
     def to(self, device: torch.device) -> "Split":
         """The same on a device."""
         return Split(
-            self.x.to(device), self.y.to(device), None if self.mask is None else self.mask.to(device)
+            self.inputs.to(device), self.y.to(device), None if self.mask is None else self.mask.to(device)
         )
 
 
@@ -73,7 +73,7 @@ class DeviceData(LightningDataModule):
         if not self.splits:
             self.splits = self.load()
             for part, split in self.splits.items():
-                if not len(split.x):
+                if not len(split.inputs):
                     raise DataMismatch(f"No row is left for {part}: give more rows, or another split.")
         device = self.trainer.strategy.root_device if self.trainer else torch.device("cpu")
         self.splits = {part: split.to(device) for part, split in self.splits.items()}
@@ -83,7 +83,7 @@ class DeviceData(LightningDataModule):
         split, trainer = self.splits["train"], self.trainer
         rank, world_size = (trainer.global_rank, trainer.world_size) if trainer else (0, 1)
         return Batches(
-            split.x,
+            split.inputs,
             split.y,
             mask=split.mask,
             batch_size=self.batch_size,
@@ -103,8 +103,8 @@ class DeviceData(LightningDataModule):
 
     def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
         """Nothing is moved: the batch was cut on the device."""
-        return batch if batch.x.device == device else batch.to(device)
+        return batch if batch.inputs.device == device else batch.to(device)
 
     def _in_order(self, part: str) -> Batches:
         split = self.splits[part]
-        return Batches(split.x, split.y, mask=split.mask, batch_size=self.eval_batch_size)
+        return Batches(split.inputs, split.y, mask=split.mask, batch_size=self.eval_batch_size)

@@ -14,19 +14,25 @@ from datamodules.errors import DataMismatch
 
 @dataclass(slots=True)
 class Batch:
-    """Inputs x (B, ...), true answers y (B, ...), and which positions are real.
+    """Inputs (B, ...), true answers y (B, ...), which positions are real and which answers are known.
 
     `mask` is bool, True is real; None where every position of every answer is real (label sets).
+    `observed` (B,) is bool, True where the answer is known; None where all are.
     """
 
-    x: Tensor
+    inputs: Tensor
     y: Tensor
     mask: Tensor | None = None
+    observed: Tensor | None = None
 
     def to(self, device: torch.device, *, non_blocking: bool = False) -> "Batch":
         """The same batch on a device."""
-        x, y = (t.to(device, non_blocking=non_blocking) for t in (self.x, self.y))
-        return Batch(x, y, None if self.mask is None else self.mask.to(device, non_blocking=non_blocking))
+
+        def there(tensor: Tensor | None) -> Tensor | None:
+            return None if tensor is None else tensor.to(device, non_blocking=non_blocking)
+
+        inputs, y = (tensor.to(device, non_blocking=non_blocking) for tensor in (self.inputs, self.y))
+        return Batch(inputs, y, there(self.mask), there(self.observed))
 
 
 class Batches:
@@ -55,7 +61,7 @@ class Batches:
 
     def __init__(
         self,
-        x: Tensor,
+        inputs: Tensor,
         y: Tensor,
         *,
         batch_size: int,
@@ -69,7 +75,7 @@ class Batches:
             raise DataMismatch(
                 f"A pool of {pool} batches: give 1, or a larger number for sentences in a drawn order."
             )
-        self.x, self.y, self.mask, self.pool = x, y, mask, pool
+        self.inputs, self.y, self.mask, self.pool = inputs, y, mask, pool
         self.lengths = None if mask is None else _lengths(mask)
         self.batch_size, self.seed = batch_size, seed
         self.rank, self.world_size = rank, world_size
@@ -85,7 +91,7 @@ class Batches:
         self.epoch = epoch
 
     def __len__(self) -> int:
-        return -(-(len(self.x) // self.world_size) // self.batch_size)
+        return -(-(len(self.inputs) // self.world_size) // self.batch_size)
 
     def __iter__(self) -> Iterator[Batch]:
         for step in self._steps():
@@ -93,23 +99,25 @@ class Batches:
 
     def rows(self, rows: Tensor) -> Batch:
         """The batch of some examples, given by their indices on the CPU."""
-        here = rows.to(self.x.device)
+        here = rows.to(self.inputs.device)
         if self.mask is None or self.lengths is None:
-            return Batch(self.x[here], self.y[here].to(torch.float32))
+            return Batch(self.inputs[here], self.y[here].to(torch.float32))
         longest = int(self.lengths[rows].max())
         y, mask = self.y[:, :longest][here], self.mask[:, :longest][here]
-        x = self.x[:, :longest] if self.x.shape[:2] == self.mask.shape else self.x
-        return Batch(x[here], y.to(torch.float32), mask)
+        inputs = self.inputs[:, :longest] if self.inputs.shape[:2] == self.mask.shape else self.inputs
+        return Batch(inputs[here], y.to(torch.float32), mask)
 
     def _steps(self) -> list[Tensor]:
         """The examples that all processes together take in each step, in the order of this epoch."""
-        share = len(self.x) // self.world_size * self.world_size
+        share = len(self.inputs) // self.world_size * self.world_size
         at_once = self.batch_size * self.world_size
         if self.seed is None:
-            order = torch.arange(len(self.x)) if self.lengths is None else self.lengths.argsort(stable=True)
+            order = (
+                torch.arange(len(self.inputs)) if self.lengths is None else self.lengths.argsort(stable=True)
+            )
             return _cut(order[:share], at_once)
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.epoch)
-        order = torch.randperm(len(self.x), generator=generator)[:share]
+        order = torch.randperm(len(self.inputs), generator=generator)[:share]
         if self.pool == 1:
             return _cut(order, at_once)
         assert self.lengths is not None

@@ -79,10 +79,11 @@ class CoNLL2000(TaggedSentences):
 
     def arrange(self, parts: dict[str, Split]) -> dict[str, Split]:
         """Part the training sentences."""
-        lengths = {part: len(split.x) for part, split in parts.items()}
+        lengths = {part: len(split.inputs) for part, split in parts.items()}
         rows = by_files(lengths, share=self.share, seed=self.split_seed)
         x, y, mask = (
-            torch.cat(tensors) for tensors in zip(*((s.x, s.y, s.mask) for s in parts.values()), strict=True)
+            torch.cat(tensors)
+            for tensors in zip(*((s.inputs, s.y, s.mask) for s in parts.values()), strict=True)
         )
         indices = {part: torch.from_numpy(rows[part]) for part in PARTS}
         return {part: Split(x[index], y[index], mask[index]) for part, index in indices.items()}

@@ -13,7 +13,7 @@ from losses.objectives import Slope
 from losses.task import Curve, Map
 
 
-class Given:
+class ConditionedEnergy:
     """An energy with its input fixed: a function from y to E, with its derivatives.
 
     - `slope`: y to (E, dE/dy), for procedures that search y; no gradient reaches the parameters. Without a
@@ -55,14 +55,14 @@ class Energy(nn.Module):
     def forward(self, x: Float[Tensor, "B *_"], y: Shaped[Tensor, "..."]) -> Float[Tensor, "..."]:
         """The energy of each answer."""
 
-    def given(self, x: Tensor) -> Given:
+    def given(self, x: Tensor) -> ConditionedEnergy:
         """The energy with its input fixed: `forward` in halves, for many answers one by one.
 
         What depends on x alone is computed here, once, by an energy that overrides this: one dropout mask for
         all answers and derivatives, where this one reads x anew each time. Gradients reach y, and the
         parameters that ask for them; what is computed here is a constant if this is called without gradients.
         """
-        return Given(lambda y: self(x, y))
+        return ConditionedEnergy(lambda y: self(x, y))
 
     def slope(self, x: Tensor) -> Slope:
         """`given(x).slope`, for a search that needs nothing else: x is read without gradients."""
@@ -84,7 +84,7 @@ class MaskedEnergy(Energy):
     """
 
     @abstractmethod
-    def given(self, x: Tensor, mask: Tensor | None = None) -> Given:
+    def given(self, x: Tensor, mask: Tensor | None = None) -> ConditionedEnergy:
         """See Energy."""
 
     def forward(
@@ -108,7 +108,7 @@ class BatchEnergy:
         """The energy of each answer."""
         return self.energy(x, y, self.mask)
 
-    def given(self, x: Tensor) -> Given:
+    def given(self, x: Tensor) -> ConditionedEnergy:
         """See Energy."""
         return self.energy.given(x, self.mask)
 
@@ -125,7 +125,7 @@ class SumEnergy(MaskedEnergy):
         super().__init__()
         self.local, self.joint = local, joint
 
-    def given(self, x: Tensor, mask: Tensor | None = None) -> Given:
+    def given(self, x: Tensor, mask: Tensor | None = None) -> ConditionedEnergy:
         """The terms' own, added; a curve where both have one."""
         local, joint = (term.over(mask).given(x) for term in (self.local, self.joint))
 
@@ -134,7 +134,7 @@ class SumEnergy(MaskedEnergy):
             return e1 + e2, g1 + g2
 
         curve = partial(_added, local.curve, joint.curve) if local.curve and joint.curve else None
-        return Given(lambda y: local(y) + joint(y), slope, curve)
+        return ConditionedEnergy(lambda y: local(y) + joint(y), slope, curve)
 
 
 def _added(one: Curve, other: Curve, y: Tensor) -> tuple[Tensor, Map]:

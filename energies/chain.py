@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Shaped
 from torch import Tensor, nn
 
-from energies.base import Given, MaskedEnergy, Slope
+from energies.base import ConditionedEnergy, MaskedEnergy, Slope
 from energies.potentials import ChainPotentials
 from networks.sizes import at_least, match_answers
 
@@ -45,10 +45,10 @@ class ChainEnergy(MaskedEnergy):
         self.start = draw(num_tags) if ends else None
         self.end = draw(num_tags) if ends else None
 
-    def given(self, x: Tensor, mask: Tensor | None = None) -> Given:
+    def given(self, x: Tensor, mask: Tensor | None = None) -> ConditionedEnergy:
         """The network's scores are computed once."""
         p = self.potentials(x, mask)
-        return Given(lambda y: -p.score(y), _Downhill(p))
+        return ConditionedEnergy(lambda y: -p.score(y), _Downhill(p))
 
     def check_answers(self, y: Tensor) -> None:
         """Refuse data of another number of tags."""

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
-from energies.base import Energy, Given
+from energies.base import ConditionedEnergy, Energy
 from energies.sets import sum_potentials, sum_rows
 from losses.task import Map
 from networks.sizes import at_least, match_answers
@@ -29,11 +29,11 @@ class LocalEnergy(Energy):
     def forward(self, x: Float[Tensor, "B D"], y: Shaped[Tensor, "... B L"]) -> Float[Tensor, "... B"]:
         return self.given(x)(y)
 
-    def given(self, x: Tensor) -> Given:
+    def given(self, x: Tensor) -> ConditionedEnergy:
         """The potentials are computed once; dE/dy = -net(x), and there is no second derivative."""
         potentials = self.net(x)
         fixed = potentials.detach()
-        return Given(
+        return ConditionedEnergy(
             lambda y: -sum_potentials(potentials, y),
             lambda y: (-sum_potentials(fixed, y), -fixed.expand_as(y)),
             lambda y: (-potentials.expand_as(y), torch.zeros_like),
@@ -68,7 +68,7 @@ class LabelMixEnergy(Energy):
     def forward(self, x: Float[Tensor, "B D"], y: Shaped[Tensor, "... B L"]) -> Float[Tensor, "... B"]:
         return -(F.softplus(sum_rows(self.patterns, y) + self.bias) @ self.weights)
 
-    def given(self, x: Tensor) -> Given:
+    def given(self, x: Tensor) -> ConditionedEnergy:
         """With gate = sigmoid(M y + m), both in two products:
 
         dE/dy = - M^T (v * gate), and d2E/dy2 u = - M^T (v * gate * (1 - gate) * M u).
@@ -84,4 +84,4 @@ class LabelMixEnergy(Energy):
             bend = gate.detach() * (gate.detach() - 1) * weights
             return -((gate * self.weights) @ self.patterns.T), lambda u: ((u @ patterns) * bend) @ patterns.T
 
-        return Given(partial(self, x), slope, curve)
+        return ConditionedEnergy(partial(self, x), slope, curve)

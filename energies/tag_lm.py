@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 
-from energies.base import Given, MaskedEnergy
+from energies.base import ConditionedEnergy, MaskedEnergy
 from networks.features import Features
 from networks.sizes import at_least, match_answers
 
@@ -107,7 +107,7 @@ class TagLMEnergy(MaskedEnergy):
         """Refuse data of another number of tags."""
         match_answers(y, num_tags=self.num_tags)
 
-    def given(self, x: Tensor, mask: Tensor | None = None) -> Given:
+    def given(self, x: Tensor, mask: Tensor | None = None) -> ConditionedEnergy:
         """The words' features are computed once."""
         words = None if self.words is None else self.words(x)
 
@@ -119,7 +119,7 @@ class TagLMEnergy(MaskedEnergy):
                 total = total + self._one_way(1, turned(y, real), real, backwards)
             return self.weight * total
 
-        return Given(energy)
+        return ConditionedEnergy(energy)
 
     def _one_way(self, way: int, y: Tensor, real: Tensor, words: Tensor | None) -> Tensor:
         """What the models of one direction say of tags given in that direction."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.errors import StoreError
-from experiments.keys import RECORD
+from experiments.plan.keys import RECORD
 
 RUNS = Path("runs")
 RESULTS = Path("results")

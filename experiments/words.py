@@ -1,9 +1,9 @@
 """How numbers and verdicts are said, the same on the terminal and on the page."""
 
 from experiments import starts, store
-from experiments.claims import Claim
-from experiments.summary import NOT_YET, Cell, Sample, Summary, Verdict, paired
-from experiments.table import Table
+from experiments.page.summary import NOT_YET, Cell, Sample, Summary, Verdict, paired
+from experiments.plan.claims import Claim
+from experiments.plan.table import Table
 
 LEGEND = (
     "mean ± sample standard deviation over seeds (done/wanted) [ours - paper]; below it the paper's number. "

@@ -22,7 +22,7 @@ from networks.sizes import at_least
 
 
 @dataclass(frozen=True)
-class Case:
+class GuessContext:
     """All that a guess may look at: what learns, how, and a batch.
 
     `logits` (B, ...) are those of the task-net, None where the scheme has none.
@@ -53,7 +53,7 @@ class Guess(ABC):
     """Where an objective's guesses come from."""
 
     @abstractmethod
-    def __call__(self, case: Case) -> Guesses:
+    def __call__(self, case: GuessContext) -> Guesses:
         """K guesses for each example of the case's batch."""
 
 
@@ -61,7 +61,7 @@ class Guess(ABC):
 class Point(Guess):
     """The task-net's relaxed answer.   [SEAL-dynamic, margin and regression]"""
 
-    def __call__(self, case: Case) -> Guesses:
+    def __call__(self, case: GuessContext) -> Guesses:
         return Guesses(case.space.relax(case.known_logits()).unsqueeze(0))
 
 
@@ -86,7 +86,7 @@ class Perturbed(Several):
 
     std: float = 1.0
 
-    def __call__(self, case: Case) -> Guesses:
+    def __call__(self, case: GuessContext) -> Guesses:
         logits = case.known_logits()
         noise = torch.randn(self.num_samples - 1, *logits.shape, dtype=logits.dtype, device=logits.device)
         return Guesses(case.space.relax(torch.cat([logits + self.std * noise, logits.unsqueeze(0)])))
@@ -96,7 +96,7 @@ class Perturbed(Several):
 class Sampled(Several):
     """Discrete draws from the task-net, and its logits, from which NCE takes log P_N.   [SEAL eq. 9]"""
 
-    def __call__(self, case: Case) -> Guesses:
+    def __call__(self, case: GuessContext) -> Guesses:
         logits = case.known_logits()
         return Guesses(case.space.sample(logits, self.num_samples), logits)
 
@@ -105,7 +105,7 @@ class Sampled(Several):
 class StraightThrough(Several):
     """Draws from the task-net whose gradient is that of its relaxed answer.   [Implicit §4; Bengio 2013]"""
 
-    def __call__(self, case: Case) -> Guesses:
+    def __call__(self, case: GuessContext) -> Guesses:
         logits = case.known_logits()
         relaxed = case.space.relax(logits)
         draws = case.space.sample(logits, self.num_samples).to(relaxed.dtype)
@@ -121,7 +121,7 @@ class Concrete(Several):
 
     temperature: float = 0.5
 
-    def __call__(self, case: Case) -> Guesses:
+    def __call__(self, case: GuessContext) -> Guesses:
         logits = case.known_logits()
         noise = case.space.noise(logits, self.num_samples)
         return Guesses(case.space.relax((logits + noise) / self.temperature))
@@ -131,7 +131,7 @@ class Concrete(Several):
 class Rounded(Guess):
     """The discrete answer nearest to the task-net's."""
 
-    def __call__(self, case: Case) -> Guesses:
+    def __call__(self, case: GuessContext) -> Guesses:
         return Guesses(case.space.decode(case.space.relax(case.known_logits())).unsqueeze(0))
 
 
@@ -141,7 +141,7 @@ class Minimum(Guess):
 
     inference: Search
 
-    def __call__(self, case: Case) -> Guesses:
+    def __call__(self, case: GuessContext) -> Guesses:
         return case.search(self.inference, case.objective.reading_slope)
 
 
@@ -151,7 +151,7 @@ class CostAugmented(Guess):
 
     inference: Search
 
-    def __call__(self, case: Case) -> Guesses:
+    def __call__(self, case: GuessContext) -> Guesses:
         def violation(energy: Tensor, guess: Tensor) -> Tensor:
             return energy - case.space.cost(guess, case.y)
 
@@ -167,7 +167,7 @@ class Adversarial(Guess):
 
     inference: Search
 
-    def __call__(self, case: Case) -> Guesses:
+    def __call__(self, case: GuessContext) -> Guesses:
         def rightness(slope: Slope) -> Slope:
             def value_and_gradient(guess: Tensor) -> tuple[Tensor, Tensor]:
                 energy, gradient = slope(guess)
@@ -184,12 +184,12 @@ class Adversarial(Guess):
 class Truth(Guess):
     """The true answer, as a guess of quality 1."""
 
-    def __call__(self, case: Case) -> Guesses:
+    def __call__(self, case: GuessContext) -> Guesses:
         return Guesses(case.y.unsqueeze(0))
 
 
 @dataclass(frozen=True)
-class Together(Guess):
+class Combined(Guess):
     """The guesses of several sources side by side.   [DVN: minimum, adversarial, truth]
 
     Or the relaxed answer, the way back to the task-net, and hard samples beside it.   [Implicit §4]
@@ -197,5 +197,5 @@ class Together(Guess):
 
     sources: list[Guess]
 
-    def __call__(self, case: Case) -> Guesses:
+    def __call__(self, case: GuessContext) -> Guesses:
         return Guesses(torch.cat([source(case).y for source in self.sources]))

@@ -171,7 +171,7 @@ def check_divisor(divisor: float | Tensor) -> None:
     if not isinstance(divisor, Tensor) and not (math.isfinite(divisor) and divisor > 0):
         raise ValueError(
             f"the divisor of a Neumann series is {divisor}: take a positive number, at least the largest "
-            "curvature (inference.hypergradient.largest_curvature)."
+            "curvature (inference.bilevel.hypergradient.largest_curvature)."
         )
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from inference.gradient import Search
-from inference.guesses import Case, Guess
+from inference.guesses import Guess, GuessContext
 from losses.objectives import Guesses
 
 
@@ -13,7 +13,7 @@ from losses.objectives import Guesses
 class SquashedPoint(Guess):
     """The task-net's relaxed answer, relaxed once more.   [SEAL code, dynamic margin]"""
 
-    def __call__(self, case: Case) -> Guesses:
+    def __call__(self, case: GuessContext) -> Guesses:
         once = case.space.relax(case.known_logits())
         return Guesses(case.space.relax(once).unsqueeze(0))
 
@@ -27,7 +27,7 @@ class SquashedMinimum(Guess):
 
     inference: Search
 
-    def __call__(self, case: Case) -> Guesses:
+    def __call__(self, case: GuessContext) -> Guesses:
         slope = case.energy.slope(case.x)
 
         def squashed(y: Tensor) -> tuple[Tensor, Tensor]:

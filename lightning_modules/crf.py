@@ -9,7 +9,7 @@ from datamodules.batches import Batch
 from energies.chain import ChainEnergy
 from energies.potentials import ChainPotentials
 from energies.scaling import pairwise_norm, unary_norm
-from inference.criteria import Criterion
+from inference.chain.criteria import Criterion
 from lightning_modules.base import Scheme
 from lightning_modules.processes import mean_over_processes
 
@@ -31,7 +31,7 @@ class ChainScheme(Scheme):
 
     def potentials(self, batch: Batch) -> ChainPotentials:
         """What the chain says of a batch."""
-        return self.energy.potentials(batch.x, batch.mask)
+        return self.energy.potentials(batch.inputs, batch.mask)
 
     def predictors(self) -> list[nn.Module]:
         return [self.energy]

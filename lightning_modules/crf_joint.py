@@ -8,7 +8,7 @@ from torch.optim import Optimizer
 
 from datamodules.batches import Batch
 from energies.chain import ChainEnergy
-from inference.criteria import Criterion
+from inference.chain.criteria import Criterion
 from lightning_modules.crf import ChainScheme
 
 

@@ -12,7 +12,7 @@ from datamodules.batches import Batch, Batches
 from energies.chain import ChainEnergy
 from energies.potentials import ChainPotentials
 from energies.scaling import Online, Scaling
-from inference.criteria import Criterion
+from inference.chain.criteria import Criterion
 from lightning_modules.base import mix
 from lightning_modules.crf import ChainScheme
 
@@ -75,7 +75,7 @@ class CRFScaled(ChainScheme):
     def search(self, online: Online, data: Batches) -> Tensor:
         """Mean loss of the subset of this epoch under each alpha of the grid, (K,), in float64."""
         draw = torch.Generator().manual_seed(mix(self.seed, SEARCH, self.current_epoch))
-        rows = torch.randperm(len(data.x), generator=draw)[: online.subset]
+        rows = torch.randperm(len(data.inputs), generator=draw)[: online.subset]
         if data.lengths is not None:
             rows = rows[data.lengths[rows].argsort(stable=True)]  # little padding
         total = online.grid.new_zeros(len(online.grid), dtype=torch.float64)

@@ -35,10 +35,10 @@ class CrossEntropy(Scheme):
             self.step("task", batch)
 
     def loss(self, part: str, batch: Batch) -> Tensor:
-        return self.space.over(batch.mask).supervise(self.task_net(batch.x), batch.y).mean()
+        return self.space.over(batch.mask).supervise(self.task_net(batch.inputs), batch.y).mean()
 
     def predictors(self) -> list[nn.Module]:
         return [self.task_net]
 
     def predict(self, batch: Batch) -> Tensor:
-        return self.space.over(batch.mask).relax(self.task_net(batch.x))
+        return self.space.over(batch.mask).relax(self.task_net(batch.inputs))

@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 from datamodules.batches import Batch
 from energies.base import Energy
 from inference.gradient import Search
-from inference.guesses import Case, Guess, Minimum
+from inference.guesses import Guess, GuessContext, Minimum
 from lightning_modules.base import Scheme
 from lightning_modules.processes import over_processes
 from losses.objectives import Objective
@@ -60,13 +60,13 @@ class EnergyNet(Scheme):
         return Minimum(self.inference)(self._case(batch)).y[0]
 
     @torch.no_grad()
-    def _case(self, batch: Batch) -> Case:
-        logits = self.guesser(batch.x) if self.guesser is not None else None
-        return Case(
+    def _case(self, batch: Batch) -> GuessContext:
+        logits = self.guesser(batch.inputs) if self.guesser is not None else None
+        return GuessContext(
             self.energy.over(batch.mask),
             self.objective,
             self.space.over(batch.mask),
-            batch.x,
+            batch.inputs,
             batch.y,
             logits,
         )

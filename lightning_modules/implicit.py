@@ -12,9 +12,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from datamodules.batches import Batch
-from energies.base import Energy, Given
-from inference.guesses import Case, Guess
-from inference.hypergradient import (
+from energies.base import ConditionedEnergy, Energy
+from inference.bilevel import (
     Bilevel,
     Dropped,
     Hypergradient,
@@ -24,13 +23,14 @@ from inference.hypergradient import (
     largest_curvature,
     why_diverged,
 )
+from inference.guesses import Guess, GuessContext
 from lightning_modules.base import Scheme, check_clip_norm
 from lightning_modules.processes import mean_over_processes, over_processes, world_size
 from losses.objectives import EnergyFn, Objective
 from losses.task import EnergyAndSupervision, Map
 from networks.sizes import at_least
 
-OfInput = Callable[[Tensor], Given]
+OfInput = Callable[[Tensor], ConditionedEnergy]
 
 MARGIN = 1.1  # of the divisor over the curvature that power iterations find, which is below the largest
 
@@ -124,7 +124,7 @@ class Implicit(Scheme):
         return {**super().clip_norms(), "energy": self.energy_clip_norm}
 
     def loss(self, part: str, batch: Batch) -> Tensor:
-        logits = self.task_net(batch.x)
+        logits = self.task_net(batch.inputs)
         if self.current_epoch < self.warm_up:
             return self.space.over(batch.mask).supervise(logits, batch.y).mean()
         return self._inner(self._resting, batch, logits)
@@ -147,7 +147,7 @@ class Implicit(Scheme):
 
             return Bilevel(
                 self.task_net,
-                batch.x,
+                batch.inputs,
                 lambda logits: self._inner(given, batch, logits),
                 outer,
                 phi,
@@ -170,7 +170,7 @@ class Implicit(Scheme):
         return losses[-1]
 
     def predict(self, batch: Batch) -> Tensor:
-        return self.space.over(batch.mask).relax(self.task_net(batch.x))
+        return self.space.over(batch.mask).relax(self.task_net(batch.inputs))
 
     def on_train_epoch_end(self) -> None:
         """Let the curves go on; warn where a solver stops early or works for nothing; see Scheme."""
@@ -242,18 +242,18 @@ class Implicit(Scheme):
 
     def _inner(self, given: OfInput, batch: Batch, logits: Tensor) -> Tensor:
         space = self.space.over(batch.mask)
-        return self.task_loss(_whole(given), space, batch.x, batch.y, logits)
+        return self.task_loss(_whole(given), space, batch.inputs, batch.y, logits)
 
     def _curve(self, given: OfInput, batch: Batch, logits: Tensor) -> tuple[Tensor, Map] | None:
         """The first two derivatives of the inner loss, where space and energy have them in closed form."""
-        bends, curve = self.space.over(batch.mask).bends(logits, batch.y), given(batch.x).curve
+        bends, curve = self.space.over(batch.mask).bends(logits, batch.y), given(batch.inputs).curve
         return None if bends is None or curve is None else self.task_loss.curve(curve, bends)
 
     def _outer(self, given: OfInput, batch: Batch, logits: Tensor) -> Tensor:
         space = self.space.over(batch.mask)
         energy = self.energy.over(batch.mask)
-        guesses = self.guess(Case(energy, self.objective, space, batch.x, batch.y, logits))
-        loss = self.objective(_whole(given), space, batch.x, batch.y, guesses)
+        guesses = self.guess(GuessContext(energy, self.objective, space, batch.inputs, batch.y, logits))
+        loss = self.objective(_whole(given), space, batch.inputs, batch.y, guesses)
         return over_processes(loss, summed=self.objective.summed)
 
 

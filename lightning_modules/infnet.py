@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from torchmetrics import Metric
 
 from datamodules.batches import Batch
-from energies.base import Energy, Given
+from energies.base import ConditionedEnergy, Energy
 from inference.networks import InferenceNetworks, Single
 from lightning_modules.base import EVALUATION, scores_of
 from lightning_modules.metrics.changes import TagChanges
@@ -88,7 +88,7 @@ class InfNet(Phased):
         self.augmented_metric: Metric | None = (
             self.metric.clone() if "augmented" in objective.weights else None
         )
-        self._given: Given | None = None
+        self._given: ConditionedEnergy | None = None
         self._watched: dict[str, list[Tensor]] = {}
 
     def parts(self) -> dict[str, Optimizer]:
@@ -115,7 +115,7 @@ class InfNet(Phased):
         joint = self.phase == "joint"
         self._draw_from(len(self._names), self.steps["inference"])
         with torch.set_grad_enabled(joint):
-            self._given = self.energy.over(batch.mask).given(batch.x)
+            self._given = self.energy.over(batch.mask).given(batch.inputs)
         for _ in range(self.guess_steps):
             self.step("inference", batch)
         if joint:
@@ -139,7 +139,7 @@ class InfNet(Phased):
         return objective.network_loss(played) + self._supervision(logits, batch)
 
     def predict(self, batch: Batch) -> Tensor:
-        return self.space.over(batch.mask).relax(self.networks.predict(batch.x))
+        return self.space.over(batch.mask).relax(self.networks.predict(batch.inputs))
 
     def on_fit_start(self) -> None:
         """See Phased."""
@@ -251,12 +251,12 @@ class InfNet(Phased):
     ) -> tuple[dict[Role, Tensor], dict[Role, Tensor]]:
         """The logits of each role and its relaxed answer, each made once, whoever asks."""
         relax = cache(self.space.over(batch.mask).relax)
-        logits = self.networks(batch.x, batch.y, relax, roles)
+        logits = self.networks(batch.inputs, batch.y, relax, roles)
         return logits, {role: relax(values) for role, values in logits.items()}
 
     def _play(self, batch: Batch, answers: dict[Role, Tensor], *, truth: bool) -> Played:
         """All answers, and the truth where it is asked for, through the energy in one call."""
-        energy = self._given or self.energy.over(batch.mask).given(batch.x)
+        energy = self._given or self.energy.over(batch.mask).given(batch.inputs)
         guesses = torch.stack([*answers.values()])
         costs = self.space.over(batch.mask).cost(guesses, batch.y)
         rows = energy(torch.cat([guesses, batch.y.unsqueeze(0)]) if truth else guesses)

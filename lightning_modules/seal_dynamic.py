@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 
 from datamodules.batches import Batch
 from energies.base import Energy
-from inference.guesses import Case, Guess
+from inference.guesses import Guess, GuessContext
 from lightning_modules.base import Scheme
 from lightning_modules.processes import over_processes
 from losses.objectives import Objective
@@ -73,18 +73,18 @@ class SealDynamic(Scheme):
     def loss(self, part: str, batch: Batch) -> Tensor:
         energy, space = self.energy.over(batch.mask), self.space.over(batch.mask)
         if part == "task":
-            logits = self.task_net(batch.x)
+            logits = self.task_net(batch.inputs)
             return self.task_loss(
-                lambda x, y: self.objective.reading(energy(x, y)), space, batch.x, batch.y, logits
+                lambda x, y: self.objective.reading(energy(x, y)), space, batch.inputs, batch.y, logits
             )
         with torch.no_grad():
-            logits = self.task_net(batch.x)
-            guesses = self.guess(Case(energy, self.objective, space, batch.x, batch.y, logits))
-        loss = self.objective(energy, space, batch.x, batch.y, guesses)
+            logits = self.task_net(batch.inputs)
+            guesses = self.guess(GuessContext(energy, self.objective, space, batch.inputs, batch.y, logits))
+        loss = self.objective(energy, space, batch.inputs, batch.y, guesses)
         return over_processes(loss, summed=self.objective.summed)
 
     def predictors(self) -> list[nn.Module]:
         return [self.task_net]
 
     def predict(self, batch: Batch) -> Tensor:
-        return self.space.over(batch.mask).relax(self.task_net(batch.x))
+        return self.space.over(batch.mask).relax(self.task_net(batch.inputs))

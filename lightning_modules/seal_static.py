@@ -53,13 +53,13 @@ class SealStatic(Scheme):
         return self.task_loss(
             lambda x, y: self.objective.reading(energy(x, y)),
             self.space.over(batch.mask),
-            batch.x,
+            batch.inputs,
             batch.y,
-            self.task_net(batch.x),
+            self.task_net(batch.inputs),
         )
 
     def predictors(self) -> list[nn.Module]:
         return [self.task_net]
 
     def predict(self, batch: Batch) -> Tensor:
-        return self.space.over(batch.mask).relax(self.task_net(batch.x))
+        return self.space.over(batch.mask).relax(self.task_net(batch.inputs))

@@ -241,7 +241,7 @@ def compare(names: list[str], device: str, bandwidth: float) -> None:
 
 def try_warps() -> None:
     """Microseconds of a Triton sweep, by number of warps: the basis of `triton_chain.WARPS`."""
-    from inference.kernels import triton_chain  # only here: the CPU needs no Triton
+    from inference.chain.kernels import triton_chain  # only here: the CPU needs no Triton
 
     columns: dict[str, dict[str, str]] = {}
     for size in (16, 32, 64, 128):

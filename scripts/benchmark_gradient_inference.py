@@ -18,7 +18,7 @@ from energies.chain import ChainEnergy
 from energies.mlc import LabelMixEnergy, LocalEnergy
 from energies.spaces import LabelSets
 from inference.gradient import Blank, GradientInference, toward
-from inference.guesses import Case
+from inference.guesses import GuessContext
 from losses.objectives import Objective, Regression
 from networks.mlp import LabelMLP
 from scripts.timing import show, side_by_side
@@ -117,7 +117,7 @@ def readings() -> dict[str, dict[str, float]]:
         local = LocalEnergy(LabelMLP(features, labels, num_layers=layers, width=width))
         energy = SumEnergy(local, LabelMixEnergy(labels, 16)).eval()
         x, objective = (torch.rand(32, features) < 0.04).float(), Regression()
-        case = Case(energy, objective, LabelSets(labels), x, torch.zeros(32, labels))
+        case = GuessContext(energy, objective, LabelSets(labels), x, torch.zeros(32, labels))
         search = GradientInference(Blank(), steps=STEPS)
 
         def reading(e: Tensor, _: Tensor, o: Objective = objective) -> Tensor:

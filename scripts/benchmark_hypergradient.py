@@ -34,9 +34,8 @@ from datamodules.batches import Batch, Batches
 from energies.base import SumEnergy
 from energies.mlc import LabelMixEnergy, LocalEnergy
 from energies.spaces import LabelSets
-from experiments.cli import hush
-from inference.guesses import Point, Sampled, Together
-from inference.hypergradient import (
+from experiments.plan.cli import hush
+from inference.bilevel import (
     Bilevel,
     ConjugateGradient,
     Dropped,
@@ -52,6 +51,7 @@ from inference.hypergradient import (
     hypergradient,
     largest_curvature,
 )
+from inference.guesses import Combined, Point, Sampled
 from lightning_modules.implicit import Implicit
 from lightning_modules.metrics.multilabel import MultiLabelScores
 from lightning_modules.metrics.sequence import SequenceScores
@@ -82,7 +82,7 @@ SOLVERS: dict[str, Solver] = {
     "Neumann, K=20": Neumann(20),
     "conjugate gradient, 10 steps": ConjugateGradient(10, damping=0.1),
 }
-CD = (Contrastive(), Together([Point(), Sampled(9)]), partial(torch.optim.Adam, lr=1e-3, fused=True))
+CD = (Contrastive(), Combined([Point(), Sampled(9)]), partial(torch.optim.Adam, lr=1e-3, fused=True))
 whole = partial(Implicit, warm_up=0, damping=1.0)  # no series stops early
 RIGHT = {
     "ours, FiniteDifference": 2e-2,
@@ -230,14 +230,14 @@ def tagging() -> dict[str, Callable[[], list[Tensor]]]:
         energy, space = module.energy.over(batch.mask), module.space.over(batch.mask)
 
         def inner(logits: Tensor) -> Tensor:
-            return (space.supervise(logits, batch.y) + energy(batch.x, space.relax(logits))).mean()
+            return (space.supervise(logits, batch.y) + energy(batch.inputs, space.relax(logits))).mean()
 
         def outer(logits: Tensor) -> Tensor:
             guess = space.relax(logits)
-            gap = energy(batch.x, batch.y) - energy(batch.x, guess)
+            gap = energy(batch.inputs, batch.y) - energy(batch.inputs, guess)
             return (space.cost(guess, batch.y) + gap).clamp_min(0).mean()
 
-        return Bilevel(net, batch.x, inner, outer, list(module.energy.parameters()))
+        return Bilevel(net, batch.inputs, inner, outer, list(module.energy.parameters()))
 
     problems = [problem(batch) for batch in islice(tweets(), TWEET_BATCHES)]
     divisor = 1.5 * max(float(largest_curvature(p, Exact(), iterations=10)) for p in problems)

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from datamodules.batches import Batches
 from energies.chain import ChainEnergy
 from energies.spaces import TagSequences
-from experiments.cli import hush
+from experiments.plan.cli import hush
 from inference.networks import InferenceNetworks, Separated, Shared, Stacked
 from lightning_modules.infnet import InfNet
 from lightning_modules.metrics.sequence import SequenceScores
@@ -94,9 +94,9 @@ class BareLoop:
         taught = adam(self.energy.parameters())
         for batch in data:
             assert batch.mask is not None
-            unary = self.energy.net(batch.x)
-            self.move(moved, self.networks_loss(batch.x, batch.y, batch.mask, unary.detach()))
-            self.move(taught, self.energy_loss(batch.x, batch.y, batch.mask, unary))
+            unary = self.energy.net(batch.inputs)
+            self.move(moved, self.networks_loss(batch.inputs, batch.y, batch.mask, unary.detach()))
+            self.move(taught, self.energy_loss(batch.inputs, batch.y, batch.mask, unary))
 
     def move(self, optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
         """One step."""

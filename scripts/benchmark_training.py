@@ -24,9 +24,9 @@ from energies.chain import ChainEnergy
 from energies.mlc import LabelMixEnergy, LocalEnergy
 from energies.scaling import Online
 from energies.spaces import LabelSets, TagSequences
-from experiments.cli import hush
-from inference import criteria
-from inference.guesses import Case, Sampled
+from experiments.plan.cli import hush
+from inference.chain import criteria
+from inference.guesses import GuessContext, Sampled
 from lightning_modules.base import mix
 from lightning_modules.crf_joint import CRFJoint
 from lightning_modules.crf_scaled import CRFScaled
@@ -79,7 +79,7 @@ def bare(name: str, net: nn.Module) -> None:
     for epoch in range(EPOCHS):
         data.set_epoch(epoch)
         for batch in data:
-            loss = space.supervise(net(batch.x), batch.y).mean()
+            loss = space.supervise(net(batch.inputs), batch.y).mean()
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -125,7 +125,7 @@ class Usual(pl.LightningModule):
 def usual(name: str, net: nn.Module) -> None:
     """That, with a DataLoader over rows."""
     data = data_of(name)
-    rows = torch.utils.data.TensorDataset(data.x, data.y)
+    rows = torch.utils.data.TensorDataset(data.inputs, data.y)
     trainer(max_epochs=EPOCHS).fit(
         Usual(net, NETS[name][1]), torch.utils.data.DataLoader(rows, batch_size=32, shuffle=True)
     )
@@ -162,7 +162,7 @@ class NCE:
 
     def data(self) -> Batches:
         whole = data_of("bibtex 1836-400-400-159")
-        return Batches(whole.x[: self.rows], whole.y[: self.rows], batch_size=32, seed=0)
+        return Batches(whole.inputs[: self.rows], whole.y[: self.rows], batch_size=32, seed=0)
 
     def scheme(self) -> None:
         """Under the Trainer."""
@@ -200,11 +200,13 @@ class NCE:
         """Of a part, while the other rests."""
         self.energy.requires_grad_(part == "energy")
         if part == "task":
-            return self.task_loss(self.energy, self.space, batch.x, batch.y, self.task(batch.x))
+            return self.task_loss(self.energy, self.space, batch.inputs, batch.y, self.task(batch.inputs))
         with torch.no_grad():
-            logits = self.task(batch.x)
-            drawn = self.guess(Case(self.energy, self.objective, self.space, batch.x, batch.y, logits))
-        return self.objective(self.energy, self.space, batch.x, batch.y, drawn)
+            logits = self.task(batch.inputs)
+            drawn = self.guess(
+                GuessContext(self.energy, self.objective, self.space, batch.inputs, batch.y, logits)
+            )
+        return self.objective(self.energy, self.space, batch.inputs, batch.y, drawn)
 
 
 def dynamic() -> dict[str, dict[str, float]]:

@@ -12,8 +12,9 @@ import torch
 from rich.console import Console
 
 from energies.potentials import ChainPotentials
-from inference import chain, kernels
-from inference.chain_paths import fault_of_numba
+from inference import chain
+from inference.chain import kernels
+from inference.chain.paths import fault_of_numba
 
 
 def every_loop() -> None:

@@ -69,9 +69,9 @@ def compare(scheme: Scheme, data: DeviceData) -> tuple[dict[str, Row], float]:
     found: list[Tensor] = []
     metrics = {name: copy.deepcopy(scheme.metric) for name in ANSWERS[1:]}
     for batch in data.val_dataloader():
-        of_answer = chain.given(batch.x, batch.mask)
+        of_answer = chain.given(batch.inputs, batch.mask)
         own = scheme.predict(batch)
-        p = chain.potentials(batch.x, batch.mask)
+        p = chain.potentials(batch.inputs, batch.mask)
         tags = F.one_hot(viterbi(p).tags, own.shape[-1]).to(own.dtype)
         lowest = scheme.space.over(batch.mask).decode(tags)  # which knows where a sentence ends
         found.append(of_answer(torch.stack([batch.y.to(own.dtype), own, lowest])))

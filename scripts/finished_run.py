@@ -7,8 +7,8 @@ from typing import TypeVar
 from torch import nn
 
 from datamodules.base import DeviceData
-from experiments.cli import TrainCLI, hush
 from experiments.errors import UserError
+from experiments.plan.cli import TrainCLI, hush
 from lightning_modules.base import Scheme
 from networks.pretrained import read_checkpoint
 

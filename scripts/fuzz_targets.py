@@ -31,14 +31,15 @@ from datamodules.readers.span_tags import bio_from_iob1, bioes_from_bio
 from datamodules.sources import opened
 from datamodules.splits import read_fold_table
 from datamodules.vocabulary import read_senna, read_vectors
-from experiments import page, plots, store
-from experiments.epochs import read_rows
+from experiments import store
 from experiments.errors import UserError
-from experiments.render import show
-from experiments.spec import read_table
-from experiments.summary import Summary, summarise
-from experiments.table import Table
-from experiments.yaml_file import read_yaml
+from experiments.page import page, plots
+from experiments.page.render import show
+from experiments.page.summary import Summary, summarise
+from experiments.plan.spec import read_table
+from experiments.plan.table import Table
+from experiments.plan.yaml_file import read_yaml
+from experiments.run.epochs import read_rows
 from networks.pretrained import CheckpointUnusable, build, load_part
 from scripts import damage
 from scripts.mutate import damaged, damaged_tree

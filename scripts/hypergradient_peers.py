@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from energies.base import Energy
 from energies.spaces import LabelSets
-from inference.hypergradient import Bilevel
+from inference.bilevel import Bilevel
 from losses.task import EnergyAndSupervision, Map
 
 Contender = Callable[[], list[Tensor]]  # the gradient of the outer loss in the energy's parameters

@@ -33,12 +33,12 @@ import torch
 import yaml
 from rich.console import Console
 
-import experiments.by_hand  # noqa: F401  (once, for all forks)
+import experiments.run.by_hand  # noqa: F401  (once, for all forks)
 import scripts.train
-from experiments import compose, identity
-from experiments.cli import ParseOnly
-from experiments.epochs import read_rows
-from experiments.execute import Job, execute
+from experiments.plan.cli import ParseOnly
+from experiments.plan.runs import compose, identity
+from experiments.run.epochs import read_rows
+from experiments.run.execute import Job, execute
 
 SIGNALS = {signal.SIGKILL: 8, signal.SIGINT: 1, signal.SIGTERM: 1}  # with their weights
 PATIENCE = 120.0  # seconds that a stop may take on a busy machine

@@ -10,8 +10,8 @@ import sys
 from rich.console import Console
 from rich.markup import escape
 
-from experiments import slurm
 from experiments.errors import UserError
+from experiments.run import slurm
 
 
 def main(arguments: list[str] | None = None, console: Console | None = None) -> int:
@@ -43,11 +43,11 @@ def main(arguments: list[str] | None = None, console: Console | None = None) -> 
         if given.collect and given.verify:
             raise UserError("--collect runs nothing and --verify trains: take one of them.")
         if given.collect:
-            from experiments.page import collect
+            from experiments.page.page import collect
 
             return collect(given.table, console)
-        from experiments import reproduce as engine
-        from experiments.verify import verify
+        from experiments.run import reproduce as engine
+        from experiments.run.verify import verify
 
         if given.jobs < 0:
             raise UserError(f"--jobs {given.jobs}: take 1 or more, or 0 for one per core.")
@@ -66,7 +66,7 @@ def main(arguments: list[str] | None = None, console: Console | None = None) -> 
 
 def start() -> int:
     """The command: Ctrl-C, SIGTERM and a notice of SLURM stop it in order, with all that it started."""
-    from experiments import workers
+    from experiments.run import workers
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     slurm.heed_notice()

@@ -8,7 +8,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from experiments import memory
+from experiments.run import memory
 
 ROUNDS = 7
 

@@ -16,8 +16,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from experiments import slurm
 from experiments.errors import Stopped, UserError
+from experiments.run import slurm
 
 OPTIONS = {  # those that most runs want; the parser of the run knows all
     "what is trained": {
@@ -60,7 +60,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         from pytorch_lightning.utilities import rank_zero_only
 
-        from experiments.by_hand import train
+        from experiments.run.by_hand import train
 
         first = rank_zero_only.rank == 0  # type: ignore[attr-defined]  # Lightning sets it elsewhere
         console = Console(highlight=False, quiet=not first)

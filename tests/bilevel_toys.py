@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from energies.mlc import LabelMixEnergy
-from inference.hypergradient import (
+from inference.bilevel import (
     Bilevel,
     FiniteDifference,
     ForwardDifference,

@@ -9,7 +9,7 @@ import torch
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
-from inference.kernels import triton_chain as kernels
+from inference.chain.kernels import triton_chain as kernels
 
 SHAPES = [((1, 1, 1), torch.float64), ((2, 16, 26), torch.bfloat16)]
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from committed import ROOT, committed
 from energies import sets
-from experiments.cli import Args, TrainCLI
+from experiments.plan.cli import Args, TrainCLI
 
 SCHEMES = Path("conf/scheme")
 DDP = Path("conf/trainer/ddp.yaml")

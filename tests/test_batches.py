@@ -26,7 +26,7 @@ def numbered(rows: int) -> tuple[Tensor, Tensor]:
 
 
 def order(batches: Batches) -> list[int]:
-    return [int(row) for batch in batches for row in batch.x[:, 0]]
+    return [int(row) for batch in batches for row in batch.inputs[:, 0]]
 
 
 @given(SIZES, st.integers(1, 10), st.integers(0, 3), st.integers(0, 5))
@@ -34,7 +34,7 @@ def test_an_epoch_visits_every_row_once(rows: int, batch_size: int, seed: int, e
     x, y = numbered(rows)
     batches = Batches(x, y, batch_size=batch_size, seed=seed)
     batches.set_epoch(epoch)
-    sizes = [len(batch.x) for batch in batches]
+    sizes = [len(batch.inputs) for batch in batches]
     assert len(batches) == len(sizes)
     assert all(size == batch_size for size in sizes[:-1])
     assert sorted(order(batches)) == list(range(rows))
@@ -62,7 +62,7 @@ def test_answers_are_floats_and_belong_to_their_inputs() -> None:
     mask = y.bool()
     for batch in Batches(x, y, batch_size=6, seed=1, mask=mask):
         assert batch.y.dtype == torch.float32
-        assert torch.equal(batch.x[:, :1], batch.y)
+        assert torch.equal(batch.inputs[:, :1], batch.y)
         assert batch.mask is not None
         assert torch.equal(batch.mask, batch.y.bool())
 
@@ -91,7 +91,7 @@ def sentences(lengths: list[int]) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def steps(share: Batches) -> list[list[int]]:
-    return [batch.x[:, 0].int().tolist() for batch in share]
+    return [batch.inputs[:, 0].int().tolist() for batch in share]
 
 
 def test_a_pool_of_one_is_the_permutation_itself() -> None:
@@ -171,11 +171,11 @@ class Diary(LightningModule):
         self.validated = 0
 
     def training_step(self, batch: Batch, index: int) -> Tensor:
-        self.pages.setdefault(self.current_epoch, []).append(float(batch.x[0, 0]))
-        return nn.functional.binary_cross_entropy_with_logits(self.net(batch.x), batch.y)
+        self.pages.setdefault(self.current_epoch, []).append(float(batch.inputs[0, 0]))
+        return nn.functional.binary_cross_entropy_with_logits(self.net(batch.inputs), batch.y)
 
     def validation_step(self, batch: Batch, index: int) -> None:
-        self.validated += len(batch.x)
+        self.validated += len(batch.inputs)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.Adam(self.parameters(), lr=0.01)
@@ -217,7 +217,7 @@ def test_a_batch_on_the_right_device_is_handed_on_untouched() -> None:
     data, batch = made_up(), Batch(torch.zeros(2, 5), torch.zeros(2, 3))
     assert data.transfer_batch_to_device(batch, torch.device("cpu"), 0) is batch
     moved = data.transfer_batch_to_device(batch, torch.device("meta"), 0)
-    assert moved.x.device.type == moved.y.device.type == "meta"
+    assert moved.inputs.device.type == moved.y.device.type == "meta"
 
 
 def test_loading_happens_once_and_evaluation_takes_big_batches() -> None:
@@ -225,24 +225,30 @@ def test_loading_happens_once_and_evaluation_takes_big_batches() -> None:
     data.setup("fit")
     split = data.splits["train"]
     data.setup("test")
-    assert data.splits["train"].x is split.x
-    assert [len(batch.x) for batch in data.val_dataloader()][:-1] == [15] * (len(data.val_dataloader()) - 1)
-    assert order(data.test_dataloader()) == [int(value) for value in data.splits["test"].x[:, 0]]
+    assert data.splits["train"].inputs is split.inputs
+    assert [len(batch.inputs) for batch in data.val_dataloader()][:-1] == [15] * (
+        len(data.val_dataloader()) - 1
+    )
+    assert order(data.test_dataloader()) == [int(value) for value in data.splits["test"].inputs[:, 0]]
 
 
 def test_a_split_moves_with_its_mask() -> None:
     split = Split(torch.zeros(2, 3), torch.zeros(2, 1), torch.ones(2, 1).bool()).to(torch.device("meta"))
     assert split.mask is not None
-    assert {tensor.device.type for tensor in (split.x, split.y, split.mask)} == {"meta"}
+    assert {tensor.device.type for tensor in (split.inputs, split.y, split.mask)} == {"meta"}
 
 
 def test_a_batch_of_sequences_is_as_long_as_its_longest() -> None:
     mask = torch.tensor([[1, 1, 0, 0], [1, 0, 0, 0], [1, 0, 1, 0], [0, 0, 0, 0]], dtype=torch.bool)
     x, y = torch.arange(4 * 4 * 2).view(4, 4, 2), torch.arange(4 * 4 * 3).view(4, 4, 3)
     first, second = Batches(x, y, mask=mask, batch_size=2)  # from the shortest to the longest
-    assert first.x.shape == (2, 1, 2) and first.y.shape == (2, 1, 3) and first.mask.shape == (2, 1)
+    assert first.inputs.shape == (2, 1, 2) and first.y.shape == (2, 1, 3) and first.mask.shape == (2, 1)
     longest = [0, 2]
-    assert torch.equal(first.x, x[[3, 1], :1]) and torch.equal(second.x, x[longest, :3])
+    assert torch.equal(first.inputs, x[[3, 1], :1]) and torch.equal(second.inputs, x[longest, :3])
     assert torch.equal(second.mask, mask[longest, :3])  # a gap is kept
     (whole,) = Batches(x[:, 0], y, mask=mask, batch_size=4)
-    assert whole.x.shape == (4, 2) and whole.y.shape == (4, 3, 3)  # an input that is no sequence stays whole
+    assert whole.inputs.shape == (4, 2) and whole.y.shape == (
+        4,
+        3,
+        3,
+    )  # an input that is no sequence stays whole

@@ -11,8 +11,10 @@ import torch
 from torch import Tensor
 
 from energies.potentials import ChainPotentials
-from inference import chain, chain_paths, chain_reference
-from inference.kernels import fused_best
+from inference import chain
+from inference.chain import paths as chain_paths
+from inference.chain import reference as chain_reference
+from inference.chain.kernels import fused_best
 
 
 def run(code: str, root: Path, **variables: str) -> str:
@@ -90,7 +92,7 @@ def test_where_numba_can_keep_nothing_the_fused_path_is_taken(root: Path, tmp_pa
             copy = tmp_path / source.relative_to(root)
             copy.parent.mkdir(parents=True, exist_ok=True)
             copy.write_bytes(source.read_bytes())
-    (tmp_path / "inference" / "kernels" / "__pycache__").touch()
+    (tmp_path / "inference" / "chain" / "kernels" / "__pycache__").touch()
     (tmp_path / "file").touch()
     nowhere = {name: str(tmp_path / "file") for name in ("HOME", "XDG_CACHE_HOME", "NUMBA_CACHE_DIR")}
     told = run(WITHOUT_NUMBA, root, PYTHONPATH=str(tmp_path), TMPDIR=str(tmp_path), **nowhere).splitlines()
@@ -129,13 +131,13 @@ LATER_CALLS = """
 import torch
 from energies.potentials import ChainPotentials
 from inference import chain
-from inference.kernels import chain_best, chain_loops, chain_slopes
+from inference.chain.kernels import decode_loops, loops, tangent_loops
 from scripts.compile_chain import every_loop
 
 def compiled():
-    files = chain_best, chain_loops, chain_slopes
-    loops = {x for file in files for x in vars(file).values() if hasattr(x, "signatures")}
-    return sum(len(loop.signatures) for loop in loops)
+    files = decode_loops, loops, tangent_loops
+    compiled_loops = {x for file in files for x in vars(file).values() if hasattr(x, "signatures")}
+    return sum(len(loop.signatures) for loop in compiled_loops)
 
 every_loop()
 before = compiled()

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from energies.potentials import ChainPotentials
 from inference import chain
-from inference.chain_paths import installed
+from inference.chain.paths import installed
 
 NEEDS = {"compiled": "numba", "triton": "triton"}
 ON_CPU = [path for path in ("reference", "fused", "compiled") if installed(NEEDS.get(path, "torch"))]

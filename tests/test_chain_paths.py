@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from energies.potentials import ChainPotentials
-from inference import chain, chain_paths
-from inference.kernels import ladder
+from inference import chain
+from inference.chain import paths as chain_paths
+from inference.chain.kernels import ladder
 
 FAST = ("fused", "compiled")
 Leaves = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -274,7 +275,7 @@ def test_torch_compile_sees_one_operator(root: Path) -> None:
 
 
 def test_threads_share_a_batch_without_changing_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled = pytest.importorskip("inference.kernels.compiled")
+    compiled = pytest.importorskip("inference.chain.kernels.compiled")
     scores, mask, tags = leaves(7, 9, 5), ragged(7, 9), torch.randint(0, 5, (7, 9))
 
     def everything() -> list[Tensor]:

@@ -20,7 +20,7 @@ if not ON_GPU and isinstance(triton.language.max, triton.JITFunction):
     raise RuntimeError("TRITON_INTERPRET=1 came too late, triton was imported before: set it in conftest.py")
 import inference.chain  # noqa: E402
 from energies.potentials import ChainPotentials  # noqa: E402
-from inference.kernels import triton_chain as kernels  # noqa: E402
+from inference.chain.kernels import triton_chain as kernels  # noqa: E402
 
 DEVICE = "cuda" if ON_GPU else "cpu"
 TYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]

@@ -10,8 +10,9 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from energies.potentials import ChainPotentials
-from inference import chain, chain_paths
-from inference.criteria import (
+from inference import chain
+from inference.chain import paths as chain_paths
+from inference.chain.criteria import (
     Criterion,
     Likelihood,
     MarginalCrossEntropy,

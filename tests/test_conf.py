@@ -9,10 +9,10 @@ import torch
 
 from committed import committed
 from energies.pretrained import PartlyPretrainedEnergy, PretrainedEnergy
-from experiments.cli import ParseOnly, TrainCLI
-from experiments.compose import SEED
-from experiments.plan import layers_of
-from experiments.spec import read_table
+from experiments.plan.cli import ParseOnly, TrainCLI
+from experiments.plan.compose import SEED
+from experiments.plan.runs import layers_of
+from experiments.plan.spec import read_table
 from networks.pretrained import CheckpointUnusable, PretrainedNet, load_part
 from scheme_runs import QUICK, configs, needs, train_checkpoints
 
@@ -134,7 +134,7 @@ CRITERIA = ["Likelihood", "MarginalCrossEntropy", "StructuredSVM", "MeanFieldCro
 @pytest.mark.parametrize("criterion", CRITERIA)
 @pytest.mark.parametrize("scheme", committed("conf/scheme/crf_*.yaml"), ids=stem)
 def test_a_setting_gives_a_chain_its_criterion(scheme: Path, criterion: str, tmp_path: Path) -> None:
-    setting = f"--model.init_args.criterion.class_path=inference.criteria.{criterion}"
+    setting = f"--model.init_args.criterion.class_path=inference.chain.criteria.{criterion}"
     cli = build(tmp_path, *configs("conf/data/ocr.yaml", scheme, TASKS["ocr"]), setting)
     assert type(cli.model.criterion).__name__ == criterion
 

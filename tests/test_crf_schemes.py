@@ -17,7 +17,7 @@ from datamodules.batches import Batches
 from energies.chain import ChainEnergy
 from energies.scaling import FixedAlpha, HardTemperature, Offline, Online, Regularised, Scaling, Temperature
 from energies.spaces import TagSequences
-from inference.criteria import (
+from inference.chain.criteria import (
     Criterion,
     Likelihood,
     MarginalCrossEntropy,
@@ -172,7 +172,7 @@ def test_the_first_phase_predicts_by_the_network_alone_and_its_checkpoint_too(tm
     module = scheme("stage")
     trainer, watch = fit(module, 3, tmp_path, stop=stopper())
     batch = next(iter(Data().val_dataloader()))
-    unary = (module.energy.net(batch.x).softmax(-1) * batch.mask.unsqueeze(-1)).detach()
+    unary = (module.energy.net(batch.inputs).softmax(-1) * batch.mask.unsqueeze(-1)).detach()
     torch.testing.assert_close(module.predict(batch), unary)
     fit(later := scheme("stage"), 9, tmp_path, stop=stopper())
     assert not torch.allclose(later.predict(batch), unary, atol=1e-3)
@@ -318,7 +318,7 @@ def test_the_ratio_is_that_of_the_norms_at_each_step(tmp_path: Path) -> None:
     for epoch in range(2):
         loader.set_epoch(epoch)
         for batch in loader:
-            sizes = 0.5 * module.energy.net(batch.x).abs().mean(-1)
+            sizes = 0.5 * module.energy.net(batch.inputs).abs().mean(-1)
             loudness = torch.stack([u[m].mean() for u, m in zip(sizes, batch.mask, strict=True)]).mean()
             seen.append((loudness / module.energy.pairwise.abs().mean()).item())
     assert module.curves["ratio"] == pytest.approx(seen)  # an epoch of two batches has no more pieces

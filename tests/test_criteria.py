@@ -8,14 +8,14 @@ import torch
 from torch import Tensor, tensor
 
 from energies.potentials import ChainPotentials
-from inference.criteria import (
+from inference.chain.criteria import (
     Criterion,
     Likelihood,
     MarginalCrossEntropy,
     MeanFieldCrossEntropy,
     StructuredSVM,
 )
-from inference.mean_field import MeanField
+from inference.chain.mean_field import MeanField
 from losses import crf as losses
 
 CRITERIA: list[Criterion] = [Likelihood(), MarginalCrossEntropy(), StructuredSVM(), MeanFieldCrossEntropy()]

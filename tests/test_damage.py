@@ -14,10 +14,12 @@ from torch import nn
 
 import toy_world
 from energies.pretrained import PretrainedEnergy
-from experiments import compose, execute, store
-from experiments.by_hand import train
-from experiments.cli import ParseOnly, TrainCLI
+from experiments import store
 from experiments.errors import CannotGoOn, UserError
+from experiments.plan.cli import ParseOnly, TrainCLI
+from experiments.plan.runs import compose
+from experiments.run import execute
+from experiments.run.by_hand import train
 from networks.pretrained import CheckpointUnusable, load_part, read_checkpoint
 from scripts import damage
 from toy_world import World

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
-from energies.base import Energy, Given, SumEnergy, differentiated
+from energies.base import ConditionedEnergy, Energy, SumEnergy, differentiated
 from energies.chain import ChainEnergy
 from energies.mlc import LabelMixEnergy, LocalEnergy
 from energies.potentials import ChainPotentials
@@ -231,7 +231,7 @@ def test_a_sum_has_a_curve_where_both_terms_have_one() -> None:
     x, _ = inputs()
     assert spen().given(x).curve is not None
     joint = spen().joint
-    joint.given = lambda x: Given(partial(joint, x))
+    joint.given = lambda x: ConditionedEnergy(partial(joint, x))
     assert SumEnergy(spen().local, joint).given(x).curve is None
 
 

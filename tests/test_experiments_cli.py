@@ -13,10 +13,10 @@ import torch
 import scripts.train
 import toy_world
 from experiments import store
-from experiments.by_hand import train
-from experiments.cli import BASE, ParseOnly, TrainCLI, by_hand_folder
 from experiments.errors import ConfigError, UserError
-from experiments.fit import fit_and_test
+from experiments.plan.cli import BASE, ParseOnly, TrainCLI, by_hand_folder
+from experiments.run.by_hand import train
+from experiments.run.fit import fit_and_test
 from toy_world import World, until
 
 world = toy_world.world  # the fixture
@@ -258,9 +258,9 @@ def test_ctrl_c_while_a_run_is_built_is_one_message(
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
-    half = ModuleType("experiments.by_hand")  # broken off while it is imported, or later
+    half = ModuleType("experiments.run.by_hand")  # broken off while it is imported, or later
     setattr(half, *("train", stop) if called else ("__getattr__", stop))
-    monkeypatch.setitem(sys.modules, "experiments.by_hand", half)
+    monkeypatch.setitem(sys.modules, "experiments.run.by_hand", half)
     assert scripts.train.main(LAYERS) == 130
     assert "Stopped before training began" in capsys.readouterr().err
 

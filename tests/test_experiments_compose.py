@@ -11,12 +11,11 @@ from pytorch_lightning.cli import LightningArgumentParser
 
 import toy_world
 from committed import ROOT
-from experiments import compose
-from experiments.cli import ParseOnly
-from experiments.compose import Layers, mark, remember, remembered
 from experiments.errors import ConfigError
-from experiments.plan import layers_of
-from experiments.spec import read_table
+from experiments.plan.cli import ParseOnly
+from experiments.plan.compose import Layers, mark, remember, remembered
+from experiments.plan.runs import compose, layers_of
+from experiments.plan.spec import read_table
 from toy_world import World
 
 world = toy_world.world  # the fixture

@@ -16,8 +16,8 @@ import torch
 from rich.console import Console
 
 import toy_world
-from experiments.board import board
-from experiments.spec import read_table
+from experiments.plan.spec import read_table
+from experiments.run.board import board
 from toy_world import World, until
 
 world = toy_world.world  # the fixture
@@ -282,7 +282,7 @@ def test_a_mistake_in_a_config_stops_before_anything_runs(world: World) -> None:
 @pytest.mark.parametrize("signals", [1, 2])
 def test_small_jobs_do_not_outlive_ctrl_c(signals: int, root: Path) -> None:
     code = (
-        "import time; from experiments import workers\n"
+        "import time; from experiments.run import workers\n"
         "if __name__ == '__main__':\n"
         "    context = workers.server(['json'])\n"
         "    with workers.pool_of(1, context) as pool:\n"

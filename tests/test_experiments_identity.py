@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 import toy_world
-from experiments import compose
-from experiments.identity import difference, identity, run_id
-from experiments.plan import make_plan
-from experiments.spec import read_table
+from experiments.plan.identity import difference, identity, run_id
+from experiments.plan.runs import compose, make_plan
+from experiments.plan.spec import read_table
 from toy_world import World
 
 world = toy_world.world  # the fixture

@@ -11,9 +11,10 @@ from markdown_it import MarkdownIt
 from rich.console import Console
 
 import toy_world
-from experiments import page, store
+from experiments import store
 from experiments.errors import StoreError
-from experiments.spec import read_table
+from experiments.page import page
+from experiments.plan.spec import read_table
 from toy_world import World
 
 world = toy_world.world  # the fixture

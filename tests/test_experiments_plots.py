@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 
 import toy_world
-from experiments import page, plots, store
+from experiments import store
 from experiments.errors import TableError
-from experiments.spec import read_table
-from experiments.summary import summarise
+from experiments.page import page, plots
+from experiments.page.summary import summarise
+from experiments.plan.spec import read_table
 from toy_world import World
 
 world = toy_world.world  # the fixture

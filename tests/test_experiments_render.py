@@ -19,11 +19,12 @@ from scipy.stats import ttest_1samp, ttest_ind
 
 import toy_world
 from committed import committed
-from experiments import page, store
-from experiments.claims import ClaimError, holds, read_claim
+from experiments import store
 from experiments.errors import TableError
-from experiments.spec import read_table
-from experiments.summary import Sample, Summary, number, paired, summarise, welch
+from experiments.page import page
+from experiments.page.summary import Sample, Summary, number, paired, summarise, welch
+from experiments.plan.claims import ClaimError, holds, read_claim
+from experiments.plan.spec import read_table
 from toy_world import HERE, World
 
 world = toy_world.world  # the fixture

@@ -10,8 +10,8 @@ import pytest
 import toy_world
 from committed import committed
 from experiments.errors import TableError
-from experiments.spec import read_table, select
-from experiments.summary import summarise
+from experiments.page.summary import summarise
+from experiments.plan.spec import read_table, select
 from toy_world import World
 
 world = toy_world.world  # the fixture

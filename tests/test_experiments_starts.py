@@ -11,10 +11,11 @@ import torch
 from rich.console import Console
 
 import toy_world
-from experiments import page, starts, store, words
-from experiments.by_hand import train
-from experiments.spec import read_table
-from experiments.summary import summarise
+from experiments import starts, store, words
+from experiments.page import page
+from experiments.page.summary import summarise
+from experiments.plan.spec import read_table
+from experiments.run.by_hand import train
 from scripts import tell_starts
 from toy_world import World, commit, git
 

@@ -11,9 +11,9 @@ import pytest
 
 import toy_world
 from experiments import store
-from experiments.spec import read_table
-from experiments.summary import Cell, Sample
-from experiments.verify import NOISE, compare
+from experiments.page.summary import Cell, Sample
+from experiments.plan.spec import read_table
+from experiments.run.verify import NOISE, compare
 from toy_world import World, commit
 
 world = toy_world.world  # the fixture

@@ -159,7 +159,7 @@ def test_a_script_that_trains_nothing_starts_without_torch(root: Path, script: s
 
 
 def test_drawing_a_table_needs_no_torch(root: Path) -> None:
-    command = "import experiments.page, experiments.render, experiments.spec, experiments.summary"
+    command = "from experiments.page import page, render, summary; from experiments.plan import spec"
     assert not packages_loaded(root, "-c", command) & {"torch", "pytorch_lightning"}
 
 

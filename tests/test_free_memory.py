@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from energies.potentials import ChainPotentials
-from inference import chain, free_memory
+from inference import chain
+from inference.chain import free_memory
 
 
 def write(root: Path, files: dict[str, str]) -> None:

@@ -14,13 +14,13 @@ from inference.base import Inference
 from inference.gradient import Blank, FromNet, GradientInference, LogitInference, Uniform, toward
 from inference.guesses import (
     Adversarial,
-    Case,
+    Combined,
     CostAugmented,
+    GuessContext,
     Minimum,
     Perturbed,
     Point,
     Sampled,
-    Together,
     Truth,
 )
 from inference.released import SquashedMinimum, SquashedPoint
@@ -216,11 +216,11 @@ def test_steps_are_those_of_projected_adam() -> None:
             y.clamp_(0, 1)
 
 
-def spen_case(logits: Tensor | None = None) -> Case:
+def spen_case(logits: Tensor | None = None) -> GuessContext:
     torch.manual_seed(2)
     energy = SumEnergy(LocalEnergy(LabelMLP(3, 5, width=6)), LabelMixEnergy(5, 4))
     y = torch.tensor([[1.0, 0, 0, 1, 0], [0, 1, 0, 0, 0]])
-    return Case(energy, Regression(), LabelSets(5), torch.randn(2, 3), y, logits)
+    return GuessContext(energy, Regression(), LabelSets(5), torch.randn(2, 3), y, logits)
 
 
 def test_targets_follow_the_chain_rule() -> None:
@@ -244,7 +244,7 @@ def test_cost_augmented_guesses_violate_the_margin_more_than_the_plain_minimum(s
     def violation(y: Tensor) -> Tensor:
         return case.space.cost(y, case.y) - case.energy(case.x, y).detach()
 
-    case = Case(case.energy, Margin(), case.space, case.x, case.y)
+    case = GuessContext(case.energy, Margin(), case.space, case.x, case.y)
     assert (violation(CostAugmented(search)(case).y) >= violation(Minimum(search)(case).y) - 1e-5).all()
 
 
@@ -270,7 +270,7 @@ def test_guesses_of_a_net_are_what_they_say() -> None:
     sampled = Sampled(6)(case)
     assert sampled.y.shape == (6, 2, 5) and sampled.y.dtype == torch.bool and not sampled.y.requires_grad
     torch.testing.assert_close(SquashedPoint()(case).y, point.sigmoid())
-    together = Together([Point(), Truth()])(case).y
+    together = Combined([Point(), Truth()])(case).y
     torch.testing.assert_close(together[1], case.y)
 
 

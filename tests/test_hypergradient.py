@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from bilevel_toys import DOUBLE, FINE, ONE_SIDED, Quadratic, apart, flat, mlc, solved
 from energies.mlc import LabelMixEnergy
-from inference.hypergradient import (
+from inference.bilevel import (
     Bilevel,
     ConjugateGradient,
     Dropped,

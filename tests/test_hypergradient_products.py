@@ -13,8 +13,7 @@ from energies.base import Energy, SumEnergy
 from energies.chain import ChainEnergy
 from energies.mlc import LabelMixEnergy, LocalEnergy
 from energies.spaces import AnswerSpace, LabelSets, TagSequences
-from inference.guesses import Case, Guess, Perturbed, Point, Sampled, StraightThrough, Together, Truth
-from inference.hypergradient import (
+from inference.bilevel import (
     Bilevel,
     ConjugateGradient,
     Dual,
@@ -28,6 +27,7 @@ from inference.hypergradient import (
     hypergradient,
     largest_curvature,
 )
+from inference.guesses import Combined, Guess, GuessContext, Perturbed, Point, Sampled, StraightThrough, Truth
 from losses.objectives import Contrastive, Margin, Objective, Regression
 from losses.task import EnergyAndSupervision
 from networks.bilstm import BiLSTM, Tagger
@@ -258,9 +258,9 @@ def tags_in_use() -> tuple[nn.Module, Energy, AnswerSpace, Tensor, Tensor]:
     ("objective", "guess"),
     [
         (Margin(), Point()),
-        (Contrastive(), Together([Point(), Sampled(4)])),
+        (Contrastive(), Combined([Point(), Sampled(4)])),
         (Contrastive(), StraightThrough(4)),
-        (Regression(), Together([Perturbed(2), Truth()])),
+        (Regression(), Combined([Perturbed(2), Truth()])),
     ],
 )
 def test_differences_and_double_backward_agree_on_the_networks_energies_and_losses_in_use(
@@ -273,7 +273,7 @@ def test_differences_and_double_backward_agree_on_the_networks_energies_and_loss
     energy, task_loss = learned.over(getattr(space, "mask", None)), EnergyAndSupervision(1.0)
 
     def outer(logits: Tensor) -> Tensor:
-        guesses = guess(Case(energy, objective, space, x, y, logits))
+        guesses = guess(GuessContext(energy, objective, space, x, y, logits))
         return objective(energy, space, x, y, guesses)
 
     def inner(logits: Tensor) -> Tensor:
@@ -298,7 +298,7 @@ def test_the_closed_form_of_the_inner_loss_gives_what_autograd_does() -> None:
     task_loss = EnergyAndSupervision(0.7, 1.3)
 
     def outer(logits: Tensor) -> Tensor:
-        return Margin()(energy, space, x, y, Point()(Case(energy, Margin(), space, x, y, logits)))
+        return Margin()(energy, space, x, y, Point()(GuessContext(energy, Margin(), space, x, y, logits)))
 
     def curve(logits: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
         bends, known = space.bends(logits, y), energy.given(x).curve

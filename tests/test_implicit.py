@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from datamodules.batches import Batch
-from energies.base import Given, SumEnergy
+from energies.base import ConditionedEnergy, SumEnergy
 from energies.mlc import LabelMixEnergy, LocalEnergy
 from energies.spaces import LabelSets
-from inference.guesses import Case, Concrete, Guess, Point, Rounded, Sampled, StraightThrough, Together, Truth
-from inference.hypergradient import (
+from inference import guesses
+from inference.bilevel import (
     Bilevel,
     ConjugateGradient,
     Dropped,
@@ -30,6 +30,7 @@ from inference.hypergradient import (
     hypergradient,
     largest_curvature,
 )
+from inference.guesses import Combined, Concrete, Guess, Point, Rounded, Sampled, StraightThrough, Truth
 from inference.linear import Product, Solution, Vector
 from lightning_modules.cross_entropy import CrossEntropy
 from lightning_modules.implicit import Implicit
@@ -39,14 +40,14 @@ from networks.mlp import LabelMLP
 from test_schemes import MASK, SPACES, D, Data, Net, Quality, ToyEnergy, adam, fit, weights
 
 THREE, EXACT = Neumann(3), Exact()
-SOFT = Together([Point(), Sampled(4)])
+SOFT = Combined([Point(), Sampled(4)])
 PRIMARY: dict[str, tuple[Objective, Guess]] = {
     "ssvm": (Margin(), Point()),
-    "dvn": (Regression(), Together([Point(), Truth()])),
+    "dvn": (Regression(), Combined([Point(), Truth()])),
     "cd": (Contrastive(), SOFT),
     "cd_straight": (Contrastive(), StraightThrough(4)),
     "cd_concrete": (Contrastive(), Concrete(4, temperature=0.5)),
-    "cd_hard": (Contrastive(), Together([Rounded(), Sampled(4)])),
+    "cd_hard": (Contrastive(), Combined([Rounded(), Sampled(4)])),
 }
 
 
@@ -110,7 +111,7 @@ def test_bilevel_training_learns_on_every_kind_of_answer(primary: str, space: st
     answers = module.space.over(batch.mask)
 
     def supervision(of: Implicit) -> float:
-        return answers.supervise(of.task_net(batch.x), batch.y).mean().item()
+        return answers.supervise(of.task_net(batch.inputs), batch.y).mean().item()
 
     assert supervision(module) < supervision(before)
     for name in ("explicit", "implicit", "stopped"):
@@ -231,15 +232,15 @@ def test_the_energy_gets_the_total_gradient_at_the_task_net_of_after_its_steps(t
             space = self.space.over(batch.mask)
 
             def inner(logits: Tensor) -> Tensor:
-                of_answer = self.energy(batch.x, space.relax(logits))
+                of_answer = self.energy(batch.inputs, space.relax(logits))
                 return (space.supervise(logits, batch.y) + 0.5 * of_answer).mean()
 
             def outer(logits: Tensor) -> Tensor:
                 answer = space.relax(logits)
-                gap = self.energy(batch.x, batch.y) - self.energy(batch.x, answer)
+                gap = self.energy(batch.inputs, batch.y) - self.energy(batch.inputs, answer)
                 return (space.cost(answer, batch.y) + gap).clamp_min(0).mean()
 
-            problem = Bilevel(self.task_net, batch.x, inner, outer, [*self.energy.parameters()])
+            problem = Bilevel(self.task_net, batch.inputs, inner, outer, [*self.energy.parameters()])
             divisor = 1.1 * largest_curvature(problem, EXACT, iterations=10).clamp_min(1 / 1.1)
             found = hypergradient(problem, Neumann(3), EXACT, divisor=divisor, damping=0.1 * divisor)
             assert any(part.any() for part in found.implicit)
@@ -294,7 +295,7 @@ class Halved(ToyEnergy):
 
     reads = 0
 
-    def given(self, x: Tensor) -> Given:
+    def given(self, x: Tensor) -> ConditionedEnergy:
         self.reads += 1
         scores = self.local(x).flatten(1)
 
@@ -302,7 +303,7 @@ class Halved(ToyEnergy):
             y = y.flatten(-self.rank)
             return -(scores * y).sum(-1) - nn.functional.softplus(self.patterns(y)).sum(-1)
 
-        return Given(energy)
+        return ConditionedEnergy(energy)
 
 
 @pytest.mark.parametrize("products", [Exact(), FiniteDifference()])
@@ -362,12 +363,12 @@ def test_a_resumed_run_equals_an_unbroken_one_bit_by_bit(tmp_path: Path) -> None
     assert unbroken.curves == resumed.curves
 
 
-def case(space: str) -> Case:
+def case(space: str) -> guesses.GuessContext:
     kind, shape = SPACES[space]
     torch.manual_seed(5)
     logits = torch.randn(len(MASK), *shape, requires_grad=True)
     answers = kind.over(MASK if space == "tags" else None)
-    return Case(ToyEnergy(shape), Margin(), answers, torch.empty(0), torch.empty(0), logits)
+    return guesses.GuessContext(ToyEnergy(shape), Margin(), answers, torch.empty(0), torch.empty(0), logits)
 
 
 @pytest.mark.parametrize("space", SPACES)

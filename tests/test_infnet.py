@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from datamodules.batches import Batch
-from energies.base import Given
+from energies.base import ConditionedEnergy
 from energies.spaces import TagSequences
 from inference.networks import InferenceNetworks, Separated, Shared, Single, Stacked
 from lightning_modules.infnet import InfNet
@@ -105,7 +105,7 @@ def test_each_way_to_build_the_networks_learns_on_every_kind_of_answer(
     answers = module.space.over(batch.mask)
 
     def supervision(of: InfNet) -> float:
-        return answers.supervise(of.networks.predict(batch.x), batch.y).mean().item()
+        return answers.supervise(of.networks.predict(batch.inputs), batch.y).mean().item()
 
     assert supervision(module) < supervision(before)
 
@@ -148,9 +148,9 @@ def test_a_small_network_step_lowers_the_energy_of_a_and_raises_what_f_climbs() 
     batch, space = a_batch("tags"), SPACES["tags"][0].over(MASK)
 
     def climbed() -> tuple[float, float]:
-        logits = module.networks(batch.x, batch.y, space.relax, ("test", "augmented"))
+        logits = module.networks(batch.inputs, batch.y, space.relax, ("test", "augmented"))
         a, f = (space.relax(logits[role]) for role in ("test", "augmented"))
-        energy = module.energy.given(batch.x)
+        energy = module.energy.given(batch.inputs)
         return energy(a).mean().item(), (space.cost(f, batch.y) - energy(f)).mean().item()
 
     before = climbed()
@@ -169,8 +169,8 @@ def test_a_small_energy_step_widens_the_gap_between_truth_and_guess() -> None:
     batch, space = a_batch("tags"), SPACES["tags"][0].over(MASK)
 
     def gap() -> float:
-        answer = space.relax(module.networks.predict(batch.x)).detach()
-        return (module.energy(batch.x, batch.y) - module.energy(batch.x, answer)).mean().item()
+        answer = space.relax(module.networks.predict(batch.inputs)).detach()
+        return (module.energy(batch.inputs, batch.y) - module.energy(batch.inputs, answer)).mean().item()
 
     before = gap()
     learned = [*module.energy.parameters()]
@@ -186,7 +186,7 @@ def test_the_loss_of_f_reaches_a_only_where_it_is_not_blocked(blocked: bool, rea
     _, shape = SPACES["tags"]
     nets = Stacked(Net(shape), Head(shape[-1]), blocked=blocked)
     batch, space = a_batch("tags"), SPACES["tags"][0].over(MASK)
-    logits = nets(batch.x, batch.y, space.relax, ("augmented",))["augmented"]
+    logits = nets(batch.inputs, batch.y, space.relax, ("augmented",))["augmented"]
     gradients = torch.autograd.grad(logits.square().sum(), [*nets.test.parameters()], allow_unused=True)
     assert any(g is not None and bool(g.any()) for g in gradients) is reaches
 
@@ -201,7 +201,7 @@ def test_supervision_goes_to_both_networks_unless_they_are_stacked() -> None:
     def cross_entropy(nets: str, role: str) -> float:
         module = infnet("tags", nets)
         space = module.space.over(MASK)
-        logits = module.networks(batch.x, batch.y, space.relax, (role,))[role]
+        logits = module.networks(batch.inputs, batch.y, space.relax, (role,))[role]
         return space.supervise(logits, batch.y).mean().item()
 
     both = cross_entropy("separated", "test") + cross_entropy("separated", "augmented")
@@ -216,7 +216,7 @@ class InHalves(ToyEnergy):
 
     asked = 0
 
-    def given(self, x: Tensor) -> Given:
+    def given(self, x: Tensor) -> ConditionedEnergy:
         self.asked += 1
         local = self.local(x).flatten(1)
 
@@ -224,7 +224,7 @@ class InHalves(ToyEnergy):
             y = y.flatten(-self.rank)
             return -(local * y).sum(-1) - nn.functional.softplus(self.patterns(y)).sum(-1)
 
-        return Given(energy)
+        return ConditionedEnergy(energy)
 
 
 @pytest.mark.parametrize("watched", [False, True])
@@ -259,7 +259,7 @@ def test_changes_are_counted_where_a_is_right_and_f_differs(tmp_path: Path) -> N
     module = infnet("tags", "separated", changes=TagChanges(tags))
     fit(module, Data("tags"), 3, tmp_path)
     batch = a_batch("tags")
-    logits = module.networks(batch.x, batch.y, module.space.over(MASK).relax, ("test", "augmented"))
+    logits = module.networks(batch.inputs, batch.y, module.space.over(MASK).relax, ("test", "augmented"))
     a, f, true = (scores.argmax(-1) for scores in (logits["test"], logits["augmented"], batch.y))
     changed = MASK & (a == true) & (f != true)
     found = {(tags.index(right), tags.index(wrong)): n for right, wrong, n in module.findings["changes"]}
@@ -334,16 +334,16 @@ def test_curves_are_means_over_batches_of_what_they_say(tmp_path: Path) -> None:
 
     for batch in Data("tags").train_dataloader():
         space = kind.over(batch.mask)
-        logits = nets(batch.x, batch.y, space.relax, ("test", "augmented"))
+        logits = nets(batch.inputs, batch.y, space.relax, ("test", "augmented"))
         a, f = space.relax(logits["test"]), space.relax(logits["augmented"])
-        of_a, of_f, of_truth = (module.energy(batch.x, y) for y in (a, f, batch.y))
+        of_a, of_f, of_truth = (module.energy(batch.inputs, y) for y in (a, f, batch.y))
         cost = space.cost(f, batch.y)
         hinge = (cost - of_f + of_truth).clamp_min(0).mean()
         descended = hinge + 2 * (of_truth - of_a).clamp_min(0).mean()
         expected["cost_augmented"].append((cost - of_f).mean().item())
         expected["hinge"].append(hinge.item())
         expected["energy_gradient"].append(norm(descended, module.energy))
-        expected["network_gradient"].append(norm(module.energy(batch.x, a).mean(), nets.predictors()[0]))
+        expected["network_gradient"].append(norm(module.energy(batch.inputs, a).mean(), nets.predictors()[0]))
     curves = {name: values[0] for name, values in module.curves.items()}
     logged = {name: float(module.trainer.callback_metrics[f"train/{name}"]) for name in expected}
     assert logged == pytest.approx(curves)
@@ -360,7 +360,7 @@ def test_validation_scores_f_beside_a_and_says_how_far_a_is_ahead(tmp_path: Path
         scores["val/quality"] - scores["val/augmented_quality"]
     )
     batch, space = a_batch("tags"), SPACES["tags"][0].over(MASK)
-    logits = module.networks(batch.x, batch.y, space.relax, ("augmented",))["augmented"]
+    logits = module.networks(batch.inputs, batch.y, space.relax, ("augmented",))["augmented"]
     expected = space.quality(space.relax(logits), batch.y).mean().item()
     assert scores["val/augmented_quality"] == pytest.approx(expected, rel=1e-5)
 

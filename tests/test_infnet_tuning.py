@@ -88,8 +88,8 @@ def test_in_tune_a_descends_the_energy_of_its_answer_and_its_supervision() -> No
     assert isinstance(module.networks, Single)
     module.networks.fix_augmented()
     nn.init.normal_(module.networks.before.layers[0].weight)  # F is another by now, and plays no part
-    logits = module.networks.predict(batch.x)
-    expected = module.energy(batch.x, space.relax(logits)) + 3 * space.supervise(logits, batch.y)
+    logits = module.networks.predict(batch.inputs)
+    expected = module.energy(batch.inputs, space.relax(logits)) + 3 * space.supervise(logits, batch.y)
     assert module.loss("inference", batch).item() == pytest.approx(expected.mean().item(), rel=1e-5)
 
 

@@ -15,9 +15,9 @@ import pytorch_lightning as pl
 import torch
 
 import toy_world
-from experiments.by_hand import train
-from experiments.cli import TrainCLI, by_hand_folder
 from experiments.errors import ConfigError
+from experiments.plan.cli import TrainCLI, by_hand_folder
+from experiments.run.by_hand import train
 from toy_world import World, until
 
 world = toy_world.world  # the fixture

@@ -9,7 +9,7 @@ import torch
 import yaml
 from rich.console import Console
 
-from experiments.epochs import read_rows
+from experiments.run.epochs import read_rows
 from scripts.kill_test import CELLS, KillTest, Trial, differences, main
 
 OF_A_PHASE = {"train/unary_loss": 0, "train/pairwise_loss": 1, "train/joint_loss": 2}

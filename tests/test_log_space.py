@@ -7,11 +7,11 @@ import torch
 
 from energies.potentials import ChainPotentials
 from inference import chain
-from inference import chain_reference as reference
-from inference.criteria import MarginalCrossEntropy
-from inference.kernels import log_space
-from inference.kernels.log_space import LogSpace
-from inference.kernels.problem import Problem, Slopes
+from inference.chain import reference as reference
+from inference.chain.criteria import MarginalCrossEntropy
+from inference.chain.kernels import log_space
+from inference.chain.kernels.log_space import LogSpace
+from inference.chain.kernels.problem import Problem, Slopes
 
 
 def drawn(scale: float, pairs: float, *, rules: bool = False, length: int = 6) -> ChainPotentials:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from energies.base import Energy, Given, MaskedEnergy
+from energies.base import ConditionedEnergy, Energy, MaskedEnergy
 from lightning_modules.base import Scheme
 from test_implicit import implicit
 from test_infnet import infnet
@@ -22,7 +22,7 @@ class Told(MaskedEnergy):
         self.energy = energy
         self.lengths: set[int] = set()
 
-    def given(self, x: Tensor, mask: Tensor | None = None) -> Given:
+    def given(self, x: Tensor, mask: Tensor | None = None) -> ConditionedEnergy:
         assert mask is not None, "nobody told the energy which positions are real"
         assert mask.shape == (len(x), MASK.shape[1])
         self.lengths.update(mask.sum(1).tolist())

@@ -10,9 +10,9 @@ from hypothesis import given
 from torch import Tensor
 
 from energies.potentials import ChainPotentials
-from inference import chain_reference as exact
 from inference.base import Status
-from inference.mean_field import MeanField, elbo
+from inference.chain import reference as exact
+from inference.chain.mean_field import MeanField, elbo
 
 ORDERS = ["odd_even", "sequential"]
 

@@ -9,7 +9,7 @@ import pytest
 FAULTS = """
 import resource, sys
 import numpy as np
-from experiments import memory
+from experiments.run import memory
 if sys.argv[1] == "kept":
     assert memory.keep_freed()
 def step():

@@ -51,7 +51,7 @@ def configured(name: str, **changes: object) -> MultiLabelData:
 
 def everything(data: MultiLabelData) -> tuple[torch.Tensor, torch.Tensor]:
     parts = [data.splits[part] for part in ("train", "validation", "test")]
-    return torch.cat([part.x for part in parts]), torch.cat([part.y for part in parts])
+    return torch.cat([part.inputs for part in parts]), torch.cat([part.y for part in parts])
 
 
 @pytest.mark.parametrize("name", COUNTS)
@@ -60,7 +60,7 @@ def test_a_real_set_has_its_published_counts(name: str) -> None:
     data = configured(name)
     data.setup()
     x, y = everything(data)
-    assert tuple(len(split.x) for split in data.splits.values()) == rows
+    assert tuple(len(split.inputs) for split in data.splits.values()) == rows
     assert (x.shape[1], y.shape[1]) == (num_features, num_labels)
     assert (x.dtype, y.dtype) == (torch.float32, torch.uint8)
     assert float(y.sum(1).float().mean()) == pytest.approx(cardinality, abs=6e-4)
@@ -86,7 +86,7 @@ def test_genbase_as_released_has_the_identifier_and_yes_as_zero() -> None:
     released, cleaned = configured("genbase"), configured("genbase_clean")
     released.setup()
     cleaned.setup()
-    x, clean = released.splits["train"].x, cleaned.splits["train"].x
+    x, clean = released.splits["train"].inputs, cleaned.splits["train"].inputs
     assert torch.equal(x[:, 0], x[:, 0].unique())  # rows are in the order of their identifiers
     assert float(x[:, 0].max()) == 661
     assert torch.equal(x[:, 1:], 1 - clean)
@@ -108,11 +108,11 @@ def test_cal500_is_scaled_on_the_rows_that_were_chosen(scale: str) -> None:
     raw, scaled = configured("cal500", scale="none"), configured("cal500", scale=scale)
     raw.setup()
     scaled.setup()
-    fitted = everything(raw)[0] if scale == "all" else raw.splits["train"].x
+    fitted = everything(raw)[0] if scale == "all" else raw.splits["train"].inputs
     low, high = fitted.min(0).values, fitted.max(0).values
-    wanted = (raw.splits["test"].x - low) / (high - low)
-    torch.testing.assert_close(scaled.splits["test"].x, wanted, rtol=0, atol=1e-5)
-    rows = everything(scaled)[0] if scale == "all" else scaled.splits["train"].x
+    wanted = (raw.splits["test"].inputs - low) / (high - low)
+    torch.testing.assert_close(scaled.splits["test"].inputs, wanted, rtol=0, atol=1e-5)
+    rows = everything(scaled)[0] if scale == "all" else scaled.splits["train"].inputs
     assert (float(rows.min()), float(rows.max())) == (0, 1)
 
 
@@ -153,11 +153,11 @@ def test_spo_fun_is_standardised_on_the_rows_that_were_chosen(scale: str) -> Non
     raw, scaled = configured("spo_fun", scale="none"), configured("spo_fun", scale=scale)
     raw.setup()
     scaled.setup()
-    rows = everything(scaled)[0] if scale == "standard_all" else scaled.splits["train"].x
+    rows = everything(scaled)[0] if scale == "standard_all" else scaled.splits["train"].inputs
     varies = rows.std(0) > 0
     assert rows[:, varies].mean(0).abs().max() < 1e-4
     assert rows[:, varies].var(0, correction=0).max() < 1.001
-    assert not torch.equal(raw.splits["test"].x, scaled.splits["test"].x)
+    assert not torch.equal(raw.splits["test"].inputs, scaled.splits["test"].inputs)
 
 
 def test_sparse_features_are_filled_and_scaled_as_dense_ones() -> None:
@@ -243,7 +243,7 @@ def test_files_of_a_user_need_no_code(tmp_path: Path) -> None:
     data = MultiLabelData(9, 3, train=train, test=test)
     assert data.missing() is None
     data.setup()
-    assert [len(split.x) for split in data.splits.values()] == [32, 8, 10]
+    assert [len(split.inputs) for split in data.splits.values()] == [32, 8, 10]
     assert set(data.checksums) == {train, test}
 
 
@@ -253,8 +253,8 @@ def test_one_file_of_a_user_is_split_by_its_own_seed_not_by_the_run(tmp_path: Pa
     def drawn(**seeds: int) -> torch.Tensor:
         data = MultiLabelData(9, 3, train=train, **seeds)
         data.setup()
-        assert [len(split.x) for split in data.splits.values()] == [30, 10, 10]
-        return data.splits["test"].x
+        assert [len(split.inputs) for split in data.splits.values()] == [30, 10, 10]
+        return data.splits["test"].inputs
 
     assert torch.equal(drawn(seed=0), drawn(seed=1))
     assert not torch.equal(drawn(split_seed=0), drawn(split_seed=1))
@@ -295,7 +295,7 @@ def test_a_dense_and_a_sparse_part_fit_together(tmp_path: Path) -> None:
     test = write(tmp_path / "b.arff", header + "@data\n{0 2, 2 1}\n")
     data = MultiLabelData(2, 1, train=train, test=test)
     data.setup()
-    assert data.splits["test"].x.tolist() == [[2, 0]]
+    assert data.splits["test"].inputs.tolist() == [[2, 0]]
 
 
 def test_paths_that_are_wrong_are_told_without_reading_anything(tmp_path: Path) -> None:
@@ -322,7 +322,7 @@ def test_the_ten_fold_files_of_kdis_are_taken_from_a_folder(tmp_path: Path) -> N
     data = MultiLabelData(1, 1, fold_folder=str(tmp_path))
     assert data.missing() is None
     data.setup()
-    found = {part: sorted(set(split.x.ravel().tolist())) for part, split in data.splits.items()}
+    found = {part: sorted(set(split.inputs.ravel().tolist())) for part, split in data.splits.items()}
     assert found == {"train": [1, 2, 3, 4, 5, 6], "validation": [7, 8], "test": [9, 10]}
     write(tmp_path / "copy-of-fold10.arff", "")
     assert "too many: Bibtex-fold10.arff, copy-of-fold10.arff" in str(data.missing())
@@ -345,7 +345,7 @@ def test_generated_data_is_the_same_each_time_and_says_its_name() -> None:
     assert one.missing() is None
     one.setup()
     two.setup()
-    assert torch.equal(one.splits["train"].x, two.splits["train"].x)
+    assert torch.equal(one.splits["train"].inputs, two.splits["train"].inputs)
     assert torch.equal(one.splits["test"].y, two.splits["test"].y)
     with pytest.raises(ValueError, match="generated"):
         GeneratedData(name="yeast")

@@ -74,21 +74,21 @@ def test_the_real_file_has_its_published_counts(real: Words) -> None:
 def test_the_splits_are_folds_with_zeros_behind_each_word() -> None:
     data = configured()
     data.setup()
-    assert [len(split.x) for split in data.splits.values()] == [
+    assert [len(split.inputs) for split in data.splits.values()] == [
         sum(WORDS_OF_FOLDS[:8]),
         WORDS_OF_FOLDS[8],
         WORDS_OF_FOLDS[9],
     ]
     for split in data.splits.values():
         assert split.mask is not None
-        assert split.x.shape[1:] == (14, 16, 8) and split.y.shape[1:] == (14, 26)
-        assert (split.x.dtype, split.y.dtype, split.mask.dtype) == (torch.uint8, torch.bool, torch.bool)
-        assert torch.equal(split.x.flatten(2).any(-1), split.mask)  # no letter is blank, all padding is
+        assert split.inputs.shape[1:] == (14, 16, 8) and split.y.shape[1:] == (14, 26)
+        assert (split.inputs.dtype, split.y.dtype, split.mask.dtype) == (torch.uint8, torch.bool, torch.bool)
+        assert torch.equal(split.inputs.flatten(2).any(-1), split.mask)  # no letter is blank, all padding is
         assert torch.equal(split.y.sum(-1), split.mask.long())
-        assert int(split.x.max()) == 1
+        assert int(split.inputs.max()) == 1
     assert set(data.checksums) == {"letter.data"}
     batch = next(iter(data.train_dataloader()))
-    assert batch.mask is not None and batch.x.shape[1] == int(batch.mask.sum(1).max())
+    assert batch.mask is not None and batch.inputs.shape[1] == int(batch.mask.sum(1).max())
 
 
 def test_seeds_0_to_8_test_on_each_fold_but_the_one_for_validation() -> None:
@@ -109,7 +109,7 @@ def test_unseen_words_are_in_one_part_only(real: Words) -> None:
         if split.mask is not None
     }
     assert sum(map(len, spelled.values())) == len(set.union(*spelled.values())) == 55
-    assert sum(len(split.x) for split in data.splits.values()) == 6877
+    assert sum(len(split.inputs) for split in data.splits.values()) == 6877
     drawn_again = word_groups(real, seed=0)
     assert (drawn_again == word_groups(real, seed=0)).all()
     assert (drawn_again != word_groups(real, seed=1)).any()
@@ -232,7 +232,7 @@ def test_letters_of_ones_own_are_named(tmp_path: Path) -> None:
     assert data.missing() is None
     data.prepare_data()
     data.setup()
-    assert [len(split.x) for split in data.splits.values()] == [2, 1, 1]
+    assert [len(split.inputs) for split in data.splits.values()] == [2, 1, 1]
     with pytest.raises(DataMismatch, match=r"4 words, 6 letters; .*--data\.num_words 4"):
         OCRLetters(**mine).setup()
     assert "There is no file my.data" in str(OCRLetters(file="my.data").missing())

@@ -12,7 +12,7 @@ from energies.mlc import LabelMixEnergy, LocalEnergy
 from energies.spaces import LabelSets
 from inference import gradient
 from inference.gradient import Blank, GradientInference, Target, Uniform, toward
-from inference.guesses import Adversarial, Case, Minimum
+from inference.guesses import Adversarial, GuessContext, Minimum
 from losses.objectives import Contrastive, Margin, NCERanking, Objective, Ranking, Regression
 from losses.released import ReleasedMargin
 from networks.mlp import LabelMLP
@@ -20,15 +20,15 @@ from networks.mlp import LabelMLP
 OBJECTIVES = [Margin(), Regression(), Contrastive(), NCERanking(), Ranking(), ReleasedMargin(1.0)]
 
 
-def bibtex_shapes() -> Case:
+def bibtex_shapes() -> GuessContext:
     """The energy of the DVN row on Bibtex's sizes."""
     torch.manual_seed(5)
     energy = SumEnergy(LocalEnergy(LabelMLP(1836, 159, width=150)), LabelMixEnergy(159, 16)).eval()
     x, y = (torch.rand(32, 1836) < 0.04).float(), (torch.rand(32, 159) < 0.02).float()
-    return Case(energy, Regression(), LabelSets(159), x, y)
+    return GuessContext(energy, Regression(), LabelSets(159), x, y)
 
 
-def autograd_target(guess: type[Minimum] | type[Adversarial], case: Case) -> Target:
+def autograd_target(guess: type[Minimum] | type[Adversarial], case: GuessContext) -> Target:
     """What the guess minimises, as a plain function of energy and answer."""
     if guess is Minimum:
         return lambda energy, _: case.objective.reading(energy)

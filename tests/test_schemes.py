@@ -15,7 +15,7 @@ from datamodules.batches import Batch, Batches
 from energies.base import Energy
 from energies.spaces import AnswerSpace, LabelSets, PixelMasks, TagSequences
 from inference.gradient import Blank, GradientInference
-from inference.guesses import Adversarial, CostAugmented, Minimum, Perturbed, Point, Sampled, Together, Truth
+from inference.guesses import Adversarial, Combined, CostAugmented, Minimum, Perturbed, Point, Sampled, Truth
 from lightning_modules.base import EVALUATION, Diverged, Scheme
 from lightning_modules.cross_entropy import CrossEntropy
 from lightning_modules.energy_net import EnergyNet
@@ -89,23 +89,23 @@ class Data(pl.LightningDataModule):
     def __init__(self, space: str, seed: int = 0) -> None:
         super().__init__()
         torch.manual_seed(7)
-        self.seed, self.x = seed, torch.randn(N, D)
+        self.seed, self.inputs = seed, torch.randn(N, D)
         kind, shape = SPACES[space]
         self.mask = MASK if isinstance(kind, TagSequences) else None
         answers = kind.over(self.mask)
-        self.y = answers.decode(answers.relax(Net(shape)(3 * self.x)))
+        self.y = answers.decode(answers.relax(Net(shape)(3 * self.inputs)))
         if space != "tags":
             self.y.flatten(1)[:, 0] = 1  # no empty answer
 
     def train_dataloader(self) -> Batches:
-        return Batches(self.x, self.y, batch_size=4, seed=self.seed, mask=self.mask)
+        return Batches(self.inputs, self.y, batch_size=4, seed=self.seed, mask=self.mask)
 
     def val_dataloader(self) -> Batches:
-        return Batches(self.x, self.y, batch_size=N, mask=self.mask)
+        return Batches(self.inputs, self.y, batch_size=N, mask=self.mask)
 
 
 SEARCH = GradientInference(Blank(), steps=5, step_size=0.1)
-DVN = Together([Minimum(SEARCH), Adversarial(SEARCH), Truth()])
+DVN = Combined([Minimum(SEARCH), Adversarial(SEARCH), Truth()])
 Build = Callable[[str], Scheme]
 
 
@@ -196,8 +196,8 @@ def test_each_scheme_drives_its_losses_down_on_every_kind_of_answer(
         before = scheme(name, space)
         batch = next(iter(Data(space).val_dataloader()))
         answers = module.space.over(batch.mask)
-        gain = answers.supervise(before.task_net(batch.x), batch.y) - answers.supervise(
-            module.task_net(batch.x), batch.y
+        gain = answers.supervise(before.task_net(batch.inputs), batch.y) - answers.supervise(
+            module.task_net(batch.inputs), batch.y
         )
         assert gain.mean() > 0
 
@@ -321,15 +321,15 @@ def test_the_order_of_batches_is_new_each_epoch_and_the_same_each_run() -> None:
     for epoch in range(2):
         loader.set_epoch(epoch)
         again.set_epoch(epoch)
-        orders.append(torch.cat([b.x for b in loader]))
-        assert torch.equal(orders[-1], torch.cat([b.x for b in again]))
+        orders.append(torch.cat([b.inputs for b in loader]))
+        assert torch.equal(orders[-1], torch.cat([b.inputs for b in again]))
     assert not torch.equal(*orders)
 
 
 @pytest.fixture
 def poisoned() -> Iterator[Data]:
     data = Data("sets")
-    data.x[0] = float("nan")
+    data.inputs[0] = float("nan")
     yield data
 
 

@@ -135,7 +135,7 @@ def same_weights(one: str, other: str) -> bool:
 
 def whole(folder: str, *more: str) -> str:
     """An unbroken run outside of SLURM."""
-    from experiments.by_hand import train
+    from experiments.run.by_hand import train
 
     options = ["--config=conf/data/toy.yaml", "--config=conf/scheme/toy.yaml", "--trainer.max_epochs=30"]
     train([*options, *more, f"--run_dir={folder}"], lambda progress: None)

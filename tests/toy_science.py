@@ -65,7 +65,7 @@ class ToyScheme(LightningModule):
         torch.manual_seed(self.seed * 1_000_003 + int(self.steps))
         self.steps += 1
         optimizer = self.optimizers()
-        logits = self.net(batch.x + self.noise * torch.randn_like(batch.x))
+        logits = self.net(batch.inputs + self.noise * torch.randn_like(batch.inputs))
         loss = F.binary_cross_entropy_with_logits(logits, batch.y)
         optimizer.zero_grad()
         self.manual_backward(loss)
@@ -79,10 +79,10 @@ class ToyScheme(LightningModule):
         self.log("train/task_loss", self.last)
 
     def validation_step(self, batch: Batch, index: int) -> None:
-        self.log("val/example_f1", example_f1(self.net(batch.x), batch.y), batch_size=len(batch.x))
+        self.log("val/example_f1", example_f1(self.net(batch.inputs), batch.y), batch_size=len(batch.inputs))
 
     def test_step(self, batch: Batch, index: int) -> None:
-        self.log("test/example_f1", example_f1(self.net(batch.x), batch.y), batch_size=len(batch.x))
+        self.log("test/example_f1", example_f1(self.net(batch.inputs), batch.y), batch_size=len(batch.inputs))
 
 
 class ToyData(LightningDataModule):

@@ -1,0 +1,194 @@
+"""A table as a Markdown page, results/<table>.md. Needs records only, no torch."""
+
+import html
+import re
+from pathlib import Path
+from urllib.parse import quote
+
+from rich.console import Console
+
+from experiments import store, words
+from experiments.errors import StoreError
+from experiments.page import plots
+from experiments.page.render import show
+from experiments.page.summary import Cell, Summary, summarise
+from experiments.plan.fields import Fault
+from experiments.plan.keys import STATE
+from experiments.plan.spec import read_table
+from experiments.plan.table import Changes, Table
+
+# What makes a link, an image or the definition of one, where no backslash stands before it.
+LINK = re.compile(r"(?<!\\)((?:\\\\)*)(!(?=\[)|\](?=[\[(:])(?!\((?:https?://)?[\w./#-]+\)))")
+
+
+def collect(name: str, console: Console) -> int:
+    """Draw what exists of a table, runs of other tables that it shares included; the exit code."""
+    table = read_table(name)
+    store.take_over(table.name, read_state(table.name)["ids"])
+    render(table, console)
+    return 0
+
+
+def render(table: Table, console: Console) -> Summary:
+    """Print a table and write its page."""
+    summary = summarise(table, read_state(table.name))
+    show(summary, console)
+    plots.draw(summary)
+    path = page_file(table.name)
+    text = markdown(summary)
+    if not path.exists() or path.read_bytes() != text.encode():
+        store.write(path, text)
+    console.print(f"page: {path}", style="dim", markup=False)
+    return summary
+
+
+def page_file(table: str) -> Path:
+    """The committed page of a table."""
+    return store.RESULTS / f"{table}.md"
+
+
+def state_file(table: str) -> Path:
+    """What the last start of a table knew, kept with its page: which run a cell is, and missing columns."""
+    return store.RESULTS / f"{table}.cells.json"
+
+
+def read_state(table: str) -> dict[str, dict[str, str]]:
+    """What is kept there, or nothing yet.
+
+    Raises:
+        StoreError: with the key, where the file is damaged.
+    """
+    path = state_file(table)
+    if not path.exists():
+        return {"ids": {}, "missing": {}}
+    state = store.read_json(path)
+    fault = Fault("it", "is cut off, or no JSON") if state is None else STATE("", state)
+    if fault:
+        raise StoreError(
+            f"{path}: {fault}. Take the committed file again (git checkout {path}), or "
+            f"delete it: `make reproduce TABLE={table}` writes it anew."
+        )
+    return {"ids": {}, "missing": {}} | (state or {})
+
+
+def markdown(summary: Summary) -> str:
+    """The page: table, legend, claims, notes, what is missing, what failed, what it took."""
+    table = summary.table
+    marks, notes = words.footnotes(summary)
+    source = ", ".join(f"{key} {value}" for key, value in table.source.items())
+    names = dict.fromkeys(table.metric_name(column) for column in summary.columns)
+    parts = [
+        f"# {_plain(table.title)}",
+        f"{_plain(source)}{'; ' if source else ''}metric {', '.join(map(_code, names))}"
+        + (f" x {table.metric.scale:g}" if table.metric.scale != 1 else "")
+        + f". Made by {_code(f'make reproduce TABLE={table.name}')}.",
+        grid(summary, marks),
+        words.legend(summary) + " Bold: our best in a column. Grey and italic: a paper's number.",
+        *(f"## {_plain(other.table.title)}\n\n{grid(other, marks)}" for other in summary.measures),
+        *map(_plain, words.ratios(summary)),
+        *_figures(summary),
+        *(_changes(changes, summary) for changes in table.changes),
+        _claims(summary),
+        _listed("Footnotes", [f"({i}) {_plain(note)}" for i, note in enumerate(notes, start=1)]),
+        _listed("Notes", [_plain(note) for note in table.notes]),
+        _listed("Failed runs", [f"{_plain(name)}: {_plain(why)}" for name, why in summary.failed.items()]),
+        _listed("Results file", [_plain(warning) for warning in summary.warnings]),
+        _plain(words.effort(summary)),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def grid(summary: Summary, marks: dict[str, list[int]]) -> str:
+    """The table alone."""
+    table = summary.table
+    heads = ["method", *(_plain(c.label) + _mark(marks, f"column {n}") for n, c in summary.columns.items())]
+    lines = [heads, ["---", *("---:" for _ in summary.columns)]]
+    best = {column: summary.best(column) for column in summary.columns}
+    for name, row in table.rows.items():
+        label = _plain(row.label) + _mark(marks, f"row {name}")
+        cells = [_cell(summary, summary.cells[name, c], bold=best[c] == name) for c in summary.columns]
+        lines.append([_grey(label) if row.cited else label, *cells])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _cell(summary: Summary, cell: Cell, *, bold: bool) -> str:
+    upper = _plain(words.ours(summary.table, cell)).replace("*", "\\*")
+    if cell.ours is None and cell.wanted and cell.column in summary.missing:
+        upper = "missing"
+    if bold:
+        upper = f"**{upper}**"
+    if cell.paper is None:
+        return upper
+    printed = _grey(words.sample(summary.table, cell.paper))
+    return f"{upper}<br>{printed}" if upper else printed
+
+
+def _claims(summary: Summary) -> str:
+    lines = []
+    for view in (summary, *summary.measures):
+        for claim in view.table.claims:
+            states = [v.state for v in view.verdicts if v.claim is claim]
+            counts = ", ".join(f"{states.count(s)} {s}" for s in dict.fromkeys(states))
+            lines.append(f"- {_plain(claim.says)} ({_code(claim.holds)}): {counts}")
+            lines += [f"  - {_plain(line)}" for _, line in words.verdicts(view, claim)]
+    return "\n".join(["## Claims", "", *lines]) if lines else ""
+
+
+def _figures(summary: Summary) -> list[str]:
+    """The figures that have been drawn."""
+    table = summary.table
+    files = [(figure.title, plots.figure_file(table.name, figure.name, "png")) for figure in table.figures]
+    return [f"![{_label(title)}]({quote(path.name)})" for title, path in files if path.exists()]
+
+
+def _changes(changes: Changes, summary: Summary) -> str:
+    """What one answer has where another is right: how often, a mean over seeds."""
+    right, told, counts = summary.changes(changes)
+    if not counts:
+        return ""
+    lines = [
+        "| right, changed to | " + " | ".join(map(_plain, told)) + " |",
+        "| --- |" + " ---: |" * len(told),
+    ]
+    for tag in right:
+        times = [counts.get((tag, other)) for other in told]
+        lines.append(
+            f"| {_plain(tag)} | " + " | ".join("" if n is None else f"{n:.1f}" for n in times) + " |"
+        )
+    return "\n".join([f"## {_plain(changes.title)}", "", *lines])
+
+
+def _listed(title: str, lines: list[str]) -> str:
+    return "\n".join([f"## {title}", "", *(f"- {line}" for line in lines)]) if lines else ""
+
+
+def _plain(text: str) -> str:
+    """Text that may stand in a Markdown table: no HTML of its own, no bar, no line break.
+
+    Of links only those to plain addresses stay: pages and files beside this one, and http(s).
+    """
+    return LINK.sub(r"\1\\\2", _no_html(text).replace("|", "\\|"))
+
+
+def _label(text: str) -> str:
+    """Text between the brackets of a link."""
+    return re.sub(r"([\[\]\\|])", r"\\\1", _no_html(text))
+
+
+def _no_html(text: str) -> str:
+    return html.escape(" ".join(str(text).split()), quote=False)
+
+
+def _code(text: str) -> str:
+    """Text set as code, whatever backticks it has."""
+    fence = "`" * (max(map(len, re.findall("`+", text)), default=0) + 1)
+    pad = " " * ("`" in text)
+    return f"{fence}{pad}{' '.join(text.split())}{pad}{fence}"
+
+
+def _grey(text: str) -> str:
+    return f'<i style="color:gray">{text}</i>'
+
+
+def _mark(marks: dict[str, list[int]], key: str) -> str:
+    return "".join(f" <sup>({n})</sup>" for n in marks.get(key, []))

@@ -1,0 +1,134 @@
+"""Figures of a table, as PNG and SVG beside its page. Needs records only, no torch.
+
+Two kinds: `sweep`, a number of each row against a value the row stands for, and `curves`, what runs noted in
+the course of training.
+"""
+
+import statistics
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from experiments import store
+from experiments.page.summary import Summary, number, shared_seeds
+from experiments.plan.table import Figure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+SIZE = (5.2, 3.4)  # inches
+RULES = ("--", ":", "-.")
+
+
+def draw(summary: Summary) -> list[Path]:
+    """Draw the figures of a table whose runs are there; the files."""
+    return [path for figure in summary.table.figures for path in _draw(figure, summary)]
+
+
+def figure_file(table: str, figure: str, kind: str) -> Path:
+    """Where a figure is kept."""
+    return store.RESULTS / f"{table}_{figure}.{kind}"
+
+
+def _draw(figure: Figure, summary: Summary) -> list[Path]:
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    matplotlib.rcParams["svg.hashsalt"] = figure.name  # the same records give the same file
+    canvas, axes = pyplot.subplots(figsize=SIZE, layout="constrained")
+    try:
+        if not KINDS[figure.kind](axes, figure, summary):
+            return []
+        axes.set(title=_words(figure.title), xlabel=_words(figure.x_label), ylabel=_words(figure.y_label))
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize="small")
+        files = [figure_file(summary.table.name, figure.name, kind) for kind in ("png", "svg")]
+        for path in files:
+            metadata = {"Date": None} if path.suffix == ".svg" else {"Software": None}
+            with store.replacing(path) as part:
+                canvas.savefig(part, format=path.suffix[1:], dpi=150, metadata=metadata)
+        return files
+    finally:
+        pyplot.close(canvas)
+
+
+def _sweep(axes: "Axes", figure: Figure, summary: Summary) -> bool:
+    """Mean and sample deviation over seeds of each row at its value; other rows as level lines.
+
+    Over the seeds that all these rows have, where they share some.
+    """
+    cells = {row: summary.cells[row, figure.column] for row in (*figure.values, *figure.lines)}
+    seeds = shared_seeds([cell for cell in cells.values() if cell.ours])
+    ours = {row: cell.over(seeds) for row, cell in cells.items()}
+    points = [(x, ours[row]) for row, x in figure.values.items()]
+    known = [(x, found.mean, found.std or 0) for x, found in sorted(points, key=lambda p: p[0]) if found]
+    if not known:
+        return False
+    x, y, spread = zip(*known, strict=True)
+    axes.errorbar(x, y, yerr=spread, marker="o", markersize=3, capsize=2, label=_words(figure.label) or None)
+    for style, row in zip(RULES, figure.lines, strict=False):
+        if found := ours[row]:
+            axes.axhline(
+                found.mean, color="grey", linestyle=style, label=_words(summary.table.rows[row].label)
+            )
+    best = x[y.index(max(y))]
+    for style, place, label in (("-", 1, "1"), ("--", best, f"best: {best:g}")):
+        axes.axvline(place, color="tab:orange", linestyle=style, linewidth=0.8, label=label)
+    axes.set_xscale("log", base=2)
+    return True
+
+
+def _curves(axes: "Axes", figure: Figure, summary: Summary) -> bool:
+    """A curve of each row, of one seed or all; where the phases of its first seed change, a dashed line.
+
+    A row with runs of an earlier config has a dagger, as on the page.
+    """
+    drawn = False
+    for index, row in enumerate(figure.rows):
+        name = _words(summary.table.rows[row].label) + (
+            "†" if summary.cells[row, figure.column].stale else ""
+        )
+        found = [r for r in _records(summary, row, figure.column) if r.get("curves", {}).get(figure.curve)]
+        for record in found if figure.seeds == "all" else found[:1]:
+            values = [value / figure.values.get(row, 1.0) for value in record["curves"][figure.curve]]
+            length = _length(record, figure)
+            begins = figure.begins * length / (number(record, "epochs") or 1)
+            place = [begins + (i + 0.5) * (length - begins) / len(values) for i in range(len(values))]
+            label = name if record is found[0] else None
+            axes.plot(place, _smooth(values, figure.smooth), color=f"C{index}", label=label)
+            drawn = True
+        phases = found[0]["curves"].get("phase", []) if found and figure.seeds == "first" else []
+        for epoch in range(1, len(phases)):
+            if phases[epoch] != phases[epoch - 1]:
+                place_of_change = epoch / len(phases) * _length(found[0], figure)
+                axes.axvline(place_of_change, color="grey", linestyle="--", linewidth=0.8)
+    axes.set_yscale(figure.scale)
+    return drawn
+
+
+KINDS = {"sweep": _sweep, "curves": _curves}
+
+
+def _words(text: object) -> str:
+    """Text that holds no formula, whatever its dollars."""
+    return str(text).replace("$", r"\$")
+
+
+def _length(record: dict[str, Any], figure: Figure) -> float:
+    """How far a run goes to the right."""
+    if figure.x == "minutes":
+        return (number(record, "seconds") or 0) / 60
+    return number(record, "epochs") or 1
+
+
+def _records(summary: Summary, row: str, column: str) -> Iterator[dict[str, Any]]:
+    own = [r for r in summary.records if (r["row"], r["column"]) == (row, column)]
+    return iter(sorted(own, key=lambda r: r["seed"]))
+
+
+def _smooth(values: list[float], points: int) -> list[float]:
+    """Each point the mean of those around it."""
+    half = points // 2
+    return [statistics.fmean(values[max(0, i - half) : i + half + 1]) for i in range(len(values))]

@@ -1,0 +1,232 @@
+"""Layers -> one resolved config per cell.
+
+A cell is parsed once; its seeds, run folders and the checkpoints it needs are filled in afterwards. Parsing
+takes a tenth of a second and more, so the result is kept on disk with a digest of all it is made from.
+"""
+
+import ast
+import hashlib
+import importlib.util
+import json
+import re
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from experiments import store
+from experiments.errors import ConfigError, StoreError
+from experiments.plan.identity import Tree
+
+if TYPE_CHECKING:
+    from experiments.plan.cli import ParseOnly
+
+SEED = 790_190_017  # stands for the seed while a cell is parsed
+RUN_DIR = "@run_dir"
+BASE = "conf/trainer/default.yaml"
+CACHE = Path("runs/.cells")
+RESOLVER = re.compile(r"\$\{[^}]*:")  # a reference that calls something, such as ${oc.env:HOME}
+CONFIG = re.compile(r"[\w./-]+\.(?:ya?ml|json)\b")
+ROOMS = ("networks", "losses", "energies", "inference", "datamodules", "lightning_modules")
+
+Composed = dict[str, Any] | str  # a config, or what is wrong with it
+
+
+@dataclass(frozen=True)
+class Layers:
+    """What a cell is made from: files left to right, settings, then keys that take a row's checkpoint."""
+
+    files: tuple[str, ...]
+    settings: tuple[tuple[str, str], ...] = ()
+    needs: tuple[tuple[str, str], ...] = ()
+
+    def arguments(self) -> list[str]:
+        """The command line that builds this cell."""
+        files = [part for f in self.files for part in ("--config", f)]
+        settings = [f"--{key}={value}" for key, value in self.settings]
+        needs = [f"--{key}={needed(row)}" for key, row in self.needs]
+        return [*files, *settings, f"--seed_everything={SEED}", *needs]
+
+
+def needed(row: str) -> str:
+    """What stands for the checkpoint of a row while a cell is parsed."""
+    return f"@needs/{row}"
+
+
+def compose(layers: Layers) -> Composed:
+    """Parse one cell: its config with places left open, or the message of what is wrong with it."""
+    try:
+        return _parser().resolve(layers.arguments())
+    except ConfigError as error:
+        return f"{error} [in {', '.join(layers.files)}]"
+
+
+def fill(tree: Tree, places: dict[Any, Any]) -> Tree:
+    """Put values where places were left open; inside a string too."""
+    if isinstance(tree, dict):
+        return {key: fill(value, places) for key, value in tree.items()}
+    if isinstance(tree, list):
+        return [fill(value, places) for value in tree]
+    if isinstance(tree, str):
+        for place, value in places.items():
+            tree = value if tree == str(place) else tree.replace(str(place), str(value))
+            if not isinstance(tree, str):
+                break
+        return tree
+    return places.get(tree, tree) if isinstance(tree, int) and not isinstance(tree, bool) else tree
+
+
+def remembered(layers: Layers, mark: str) -> dict[str, Any] | None:
+    """The resolved config of a cell if nothing it is made from has changed since it was parsed."""
+    return _read(repr(layers.arguments()), mark)
+
+
+def remember(layers: Layers, mark: str, config: dict[str, Any]) -> None:
+    """Keep a resolved config for the next start, in the place of an earlier one."""
+    if any(RESOLVER.search(text) for text in (*_texts(layers).values(), *layers.arguments())):
+        return  # what such a reference leads to may lie outside, as in the environment
+    _write(repr(layers.arguments()), mark, config)
+
+
+def remembered_wanted(data: dict[str, Any]) -> dict[str, Any] | None:
+    """What stands for a data module where it is asked without torch whether its files are here."""
+    return _read(json.dumps(data), _module_mark(data))
+
+
+def remember_wanted(data: dict[str, Any], wanted: dict[str, Any]) -> None:
+    """Keep what a data module said that it reads; only its arguments and its code decide that."""
+    _write(json.dumps(data), _module_mark(data), wanted)
+
+
+def _read(key: str, mark: str) -> dict[str, Any] | None:
+    try:
+        of, checksum, text = _note(key).read_text().split("\n", 2)
+    except (OSError, ValueError):
+        return None
+    return json.loads(text) if of == mark and checksum == _checksum(text) else None
+
+
+def _write(key: str, mark: str, tree: dict[str, Any]) -> None:
+    text = json.dumps(tree)
+    with suppress(StoreError):
+        store.write(_note(key), f"{mark}\n{_checksum(text)}\n{text}", sure=False)
+
+
+def _note(key: str) -> Path:
+    return CACHE / f"{_checksum(key)[:24]}.txt"
+
+
+def _module_mark(config: dict[str, Any]) -> str:
+    own = _own_modules((config["class_path"].rpartition(".")[0],))
+    return _checksum("\n".join([_code(), *(path.read_text(errors="replace") for path in own)]))
+
+
+def mark(layers: Layers) -> str:
+    """A digest of all that a resolved config depends on, to be taken before it is parsed."""
+    found = hashlib.sha256(_code().encode())
+    for name, text in _texts(layers).items():
+        found.update(f"{name}\n{text}\n".encode())
+    for path in _own_modules(tuple(modules(layers))):
+        found.update(path.read_bytes())
+    return found.hexdigest()
+
+
+def _texts(layers: Layers) -> dict[str, str]:
+    """The files of a cell, and those that they name as a part, by name."""
+    named = [BASE, *layers.files]
+    texts = {}
+    for name in named:  # grows while it is walked
+        text = texts[name] = Path(name).read_text(errors="replace") if Path(name).is_file() else ""
+        beside = Path(name).parent
+        others = [str(place / other) for other in CONFIG.findall(text) for place in (Path(), beside)]
+        named += [other for other in dict.fromkeys(others) if other not in named and Path(other).is_file()]
+    return texts
+
+
+def _checksum(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def modules(layers: Layers) -> list[str]:
+    """The modules a cell's class paths name, in order."""
+    settings = [f"{key}: {value}" for key, value in layers.settings]
+    text = "\n".join([*_texts(layers).values(), *settings])
+    paths = re.findall(r"class_path[\"']?: *[\"']?([A-Za-z_][\w.]*)\.\w+", text)
+    return list(dict.fromkeys(paths))
+
+
+def _own_modules(names: tuple[str, ...]) -> list[Path]:
+    """The files of modules that are neither of this project nor installed, and of those that they import."""
+    found: dict[str, Path | None] = {}
+    todo = list(names)
+    while todo:
+        name = todo.pop()
+        if name in found or name.split(".")[0] in (*ROOMS, *sys.stdlib_module_names):
+            continue
+        found[name] = path = _source(name)
+        if path is not None:
+            todo += _imports(path, name)
+    return sorted({path for path in found.values() if path is not None})
+
+
+def _source(module: str) -> Path | None:
+    """The file of a module, unless it is installed, where its package's version says all."""
+    if _installed(module.partition(".")[0]):
+        return None
+    try:
+        spec = importlib.util.find_spec(module)
+    except (ImportError, AttributeError, ValueError):
+        return None  # as for a class or function that is imported from a module
+    origin = spec.origin if spec else None
+    return Path(origin) if origin and origin.endswith(".py") else None
+
+
+@cache
+def _installed(package: str) -> bool:
+    try:
+        spec = importlib.util.find_spec(package)
+    except ValueError:  # a module that says nothing of where it is from
+        return False
+    places = [spec.origin or "", *(spec.submodule_search_locations or ())] if spec else []
+    return any({"site-packages", "dist-packages"} & set(Path(place).parts) for place in places)
+
+
+def _imports(path: Path, module: str) -> list[str]:
+    """What a module imports, and the packages around it."""
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    names = [package] if package else []
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError):
+        return names  # whoever imports it will be told
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = "." * node.level + (node.module or "")
+            base = importlib.util.resolve_name(base, package) if node.level else base
+            names += [base, *(f"{base}.{alias.name}" for alias in node.names)]
+    return names
+
+
+@cache
+def _code() -> str:
+    """What decides how a config resolves, besides the files themselves."""
+    mark = hashlib.sha256(sys.version.encode())
+    root = Path(__file__).parents[2]
+    own = [Path(__file__).with_name(name) for name in ("cli.py", "compose.py", "sharing.py")]
+    for path in (*own, *(p for room in ROOMS for p in sorted((root / room).rglob("*.py")))):
+        mark.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
+    folders = [Path(place) for place in sys.path if Path(place).is_dir()]
+    installed = {found.name for folder in folders for found in folder.glob("*.*-info")}  # name and version
+    mark.update("\n".join(sorted(installed)).encode())
+    return mark.hexdigest()
+
+
+@cache
+def _parser() -> "ParseOnly":
+    from experiments.plan.cli import ParseOnly
+
+    return ParseOnly()

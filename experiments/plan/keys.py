@@ -1,0 +1,141 @@
+"""The keys of table files, records and state files, and what each may hold."""
+
+from experiments.plan import fields as f
+
+NAMES = f.listed(f.name)
+FILES = f.one_or_list(f.word)
+
+# By what a key belongs to. Rows and columns are checked one by one, as each may be the name of another table.
+TABLE: dict[str, dict[str, f.Check]] = {
+    "table": {
+        "title": f.text,
+        "source": f.pairs,
+        "metric": f.pairs,
+        "measures": f.listed(f.pairs),
+        "seeds": f.listed(f.seed, least=1),
+        "columns": f.named(f.anything, least=1),
+        "rows": f.named(f.anything, least=1),
+        "reported": f.named(f.pairs),
+        "reported_runs": f.positive,
+        "claims": f.listed(f.pairs),
+        "notes": f.listed(f.text),
+        "figures": f.listed(f.pairs),
+        "ratios": f.listed(f.pairs),
+        "tuned": f.file_name,
+        "changes": f.listed(f.pairs),
+    },
+    "metric": {
+        "name": f.word,
+        "scale": f.above_zero,
+        "digits": f.value("a whole number from 0 to 12", lambda v: f.is_count(v) and v <= 12),
+        "better": f.one_of("higher", "lower"),
+    },
+    "measure": {
+        "title": f.text,
+        "metric": f.pairs,
+        "rows": NAMES,
+        "reported": f.named(f.pairs),
+        "claims": f.listed(f.pairs),
+    },
+    "column": {
+        "label": f.text,
+        "config": FILES,
+        "over": FILES,
+        "note": f.text,
+        "unavailable": f.text,
+        "tuned": f.file_name,
+        "instead_of": f.name,
+        "metric": f.word,
+    },
+    "row": {
+        "label": f.text,
+        "config": FILES,
+        "needs": f.named(f.name),
+        "tuned": f.file_name,
+        "set": f.named(f.plain),
+        "grid": f.named(f.listed(f.plain, least=1)),
+        "columns": NAMES,
+        "cited": f.truth,
+        "note": f.text,
+    },
+    "claim": {"says": f.text, "holds": f.inequality, "on": NAMES, "across": f.one_of("mean")},
+    "source": {"paper": f.text, "table": f.text, "figure": f.text},
+    "ratio": {"says": f.text, "of": f.name, "to": f.name, "reported": f.number},
+    "figure": {
+        "name": f.file_name,
+        "title": f.text,
+        "kind": f.one_of("sweep", "curves"),
+        "column": f.name,
+        "rows": NAMES,
+        "values": f.named(f.above_zero),
+        "lines": NAMES,
+        "curve": f.word,
+        "x": f.one_of("epoch", "minutes"),
+        "x_label": f.text,
+        "y_label": f.text,
+        "label": f.text,
+        "scale": f.one_of("log", "linear"),
+        "seeds": f.one_of("first", "all"),
+        "smooth": f.positive,
+        "begins": f.not_negative,
+    },
+    "changes": {"title": f.text, "row": f.name, "column": f.name},
+}
+REPORTED = f.value(
+    "[mean, std] or one number",
+    lambda v: (
+        f.is_number(v)
+        or (
+            isinstance(v, list)
+            and len(v) in (1, 2)
+            and all(map(f.is_number, v))
+            and all(s >= 0 for s in v[1:])
+        )
+    ),
+)
+
+SAID = f.either(None, other=f.value("text", lambda v: isinstance(v, str)))
+START = f.keyed(
+    {
+        "epoch": f.either(None, other=f.count),
+        "commit": SAID,
+        "dirty": f.either(None, other=f.truth),
+        "device": SAID,
+        "cpu": SAID,
+    },
+    needed=("epoch", "commit", "dirty", "device", "cpu"),
+)
+CHANGE = f.value(
+    "[tag, tag, times]",
+    lambda v: (
+        isinstance(v, list) and len(v) == 3 and f.is_text(v[0]) and f.is_text(v[1]) and f.is_number(v[2])
+    ),
+)
+# A curve may hold what is not finite, such as the loss of an epoch that diverged; a metric may not.
+POINT = f.value("a number", lambda v: isinstance(v, int | float) and not isinstance(v, bool))
+RECORD = f.keyed(
+    {
+        "id": f.file_name,
+        "row": f.name,
+        "column": f.name,
+        "seed": f.seed,
+        "metrics": f.named(f.number),
+        "seconds": f.either(None, other=f.not_negative),
+        "epochs": f.either(None, other=f.count),
+        "updates": f.either(None, other=f.named(f.count)),
+        "curves": f.named(f.listed(POINT)),
+        "findings": f.keyed({"changes": f.listed(CHANGE)}),
+        "versions": f.named(f.word),
+        "config": f.pairs,
+        "starts": f.listed(START),
+        **{key: SAID for key in ("commit", "device", "cpu")},
+        "dirty": f.either(None, other=f.truth),
+    },
+    needed=("id", "row", "column", "seed", "metrics"),
+)
+STATE = f.keyed(
+    {
+        "ids": f.named(f.file_name, f.value("row/column/seed", lambda v: f.PLACE.fullmatch(v))),
+        "missing": f.named(SAID),
+    }
+)

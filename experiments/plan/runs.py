@@ -1,0 +1,181 @@
+"""A table and a selection from it -> runs with their ids and states."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from experiments import store
+from experiments.errors import ConfigError
+from experiments.plan import compose, identity
+from experiments.plan.order import in_order
+from experiments.plan.table import Table
+
+Parse = Callable[[list[compose.Layers]], list[compose.Composed]]  # many cells at once, elsewhere
+Missing = Callable[[dict[str, dict[str, Any]]], dict[str, str]]  # data configs by column -> reasons
+
+
+@dataclass
+class Run:
+    """One config with one seed; `places` are the (row, column) cells that share it."""
+
+    id: str
+    seed: int
+    config: dict[str, Any]
+    identity: dict[str, Any]
+    needs: dict[str, str]  # row -> id of its run
+    rank: tuple[int, ...]
+    places: list[tuple[str, str]]
+    asked: bool = True  # False: here only because another run needs it
+    done: bool = False
+
+    @property
+    def name(self) -> str:
+        """What a person calls it."""
+        row, column = self.places[0]
+        return f"{row} / {column} / seed {self.seed}"
+
+    def filled(self) -> dict[str, Any]:
+        """Its config with folders and checkpoints put in."""
+        paths = {compose.needed(row): str(store.checkpoint(i)) for row, i in self.needs.items()}
+        return compose.fill(self.config, {compose.RUN_DIR: str(store.run_dir(self.id)), **paths})
+
+
+@dataclass
+class Plan:
+    """The runs of a selection, in order, and the columns whose data cannot be had."""
+
+    table: Table
+    runs: list[Run]
+    ids: dict[tuple[str, str, int], str]
+    missing: dict[str, str] = field(default_factory=dict)
+
+    def todo(self) -> list[Run]:
+        """What is neither done nor without data."""
+        return [r for r in self.runs if not r.done and not self.reason(r)]
+
+    def reason(self, run: Run) -> str | None:
+        """Why the data of a run cannot be had."""
+        reasons = [self.missing.get(column) for _, column in run.places]
+        return reasons[0] if all(reasons) else None
+
+
+def layers_of(table: Table, row: str, column: str) -> compose.Layers:
+    """What one cell is made from."""
+    spec = table.rows[row]
+    settings = tuple(
+        (key, value if isinstance(value, str) else json.dumps(value)) for key, value in spec.set.items()
+    )
+    return compose.Layers(table.layers(row, column), settings, tuple(spec.needs.items()))
+
+
+def make_plan(
+    table: Table,
+    rows: list[str],
+    columns: list[str],
+    seeds: list[int],
+    *,
+    parse: Parse,
+    missing: Missing,
+    fresh: bool = False,
+) -> Plan:
+    """Compose the selected cells and those they need, name their runs, and look up which are done.
+
+    With `fresh`, nothing that is selected counts as done.
+    """
+    cells = [(row, column) for row in rows for column in columns if table.has(row, column)]
+    asked = set(cells)
+    for row, column in cells:  # grows while it is walked
+        for needed in table.rows[row].needs.values():
+            if (needed, column) not in cells:
+                if not table.has(needed, column):
+                    raise ConfigError(
+                        f"{row} needs {needed}, which table {table.name} does not have in {column}."
+                    )
+                cells.append((needed, column))
+    configs = _configs(table, cells, parse)
+    runs = _runs(table, configs, asked, seeds)
+    plan = Plan(table, runs, {(*p, r.seed): r.id for r in runs for p in r.places})
+    _look_up(plan, fresh=fresh)
+    waiting = {column for r in plan.runs if not r.done for _, column in r.places}
+    data = {c: config["data"] for (_, c), config in configs.items() if c in waiting and config.get("data")}
+    plan.missing = missing(data) if data else {}
+    plan.runs = [run for run in plan.runs if not _stands_by(plan, run, columns)]
+    return plan
+
+
+def _stands_by(plan: Plan, run: Run, columns: list[str]) -> bool:
+    """Whether a run is of columns only that stand in for others, whose data is here."""
+    others = [plan.table.columns[column].instead_of for _, column in run.places]
+    return all(other in columns and other not in plan.missing for other in others)
+
+
+def _configs(
+    table: Table, cells: list[tuple[str, str]], parse: Parse
+) -> dict[tuple[str, str], dict[str, Any]]:
+    layers = {cell: layers_of(table, *cell) for cell in cells}
+    marks = {cell: compose.mark(layers[cell]) for cell in cells}
+    known = {cell: compose.remembered(layers[cell], marks[cell]) for cell in cells}
+    configs = {cell: found for cell, found in known.items() if found is not None}
+    unknown = [cell for cell in cells if cell not in configs]
+    for cell, config in zip(unknown, parse([layers[c] for c in unknown]) if unknown else [], strict=True):
+        if isinstance(config, str):
+            raise ConfigError(f"Row {cell[0]}, column {cell[1]} of table {table.name}: {config}")
+        compose.remember(layers[cell], marks[cell], config)
+        configs[cell] = config
+    return configs
+
+
+def _runs(
+    table: Table,
+    configs: dict[tuple[str, str], dict[str, Any]],
+    asked: set[tuple[str, str]],
+    seeds: list[int],
+) -> list[Run]:
+    by_id: dict[str, Run] = {}
+    ids: dict[tuple[str, str, int], str] = {}
+
+    def name(row: str, column: str, seed: int) -> str:
+        if (row, column, seed) in ids:
+            return ids[row, column, seed]
+        needs = {needed: name(needed, column, seed) for needed in table.rows[row].needs.values()}
+        config = compose.fill(configs[row, column], {compose.SEED: seed})
+        kept = identity.identity(compose.fill(config, {compose.needed(r): i for r, i in needs.items()}))
+        run_id = ids[row, column, seed] = identity.run_id(kept)
+        rank = (seeds.index(seed), list(table.columns).index(column), list(table.rows).index(row))
+        run = by_id.setdefault(run_id, Run(run_id, seed, config, kept, needs, rank, [], asked=False))
+        run.places.append((row, column))
+        run.asked |= (row, column) in asked
+        return run_id
+
+    for seed in seeds:
+        for row, column in configs:
+            name(row, column, seed)
+    return list(by_id.values())
+
+
+def _look_up(plan: Plan, *, fresh: bool) -> None:
+    """Mark what is done; a needed run must still have its checkpoint; forget needed runs nobody waits for."""
+    known = store.finished()
+    for run in plan.runs:
+        run.done = run.id in known or store.read_record(run.id) is not None
+        run.done &= not (fresh and run.asked)
+    by_id = {run.id: run for run in plan.runs}
+    wanted = {run.id for run in plan.runs if run.asked}
+    todo = [run for run in plan.runs if run.asked and not run.done]
+    while todo:
+        for needed in (by_id[i] for i in todo.pop().needs.values()):
+            wanted.add(needed.id)
+            if not store.is_whole(store.checkpoint(needed.id)):
+                needed.done = False
+            if not needed.done:
+                todo.append(needed)
+    seconds = _seconds(plan, known)
+    plan.runs = in_order([run for run in plan.runs if run.id in wanted], seconds)
+
+
+def _seconds(plan: Plan, known: dict[str, store.Record]) -> dict[str, float]:
+    spent: dict[tuple[str, str], float] = {}
+    for record in known.values():
+        spent[record["row"], record["column"]] = float(record.get("seconds") or 0)
+    return {run.id: spent[run.places[0]] for run in plan.runs if run.places[0] in spent}

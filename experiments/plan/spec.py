@@ -1,0 +1,294 @@
+"""A table file, read and checked: rows, columns, what the paper reports and claims.
+
+Everything a person can mistype in conf/tables/*.yaml is refused here, before anything runs.
+"""
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any, NoReturn
+
+from experiments.errors import TableError, near, short
+from experiments.plan import fields
+from experiments.plan.claims import Claim, ClaimError, read_claim
+from experiments.plan.fields import Check, shown
+from experiments.plan.keys import REPORTED, TABLE
+from experiments.plan.table import TUNED, Changes, Column, Figure, Metric, Ratio, Row, Table
+from experiments.plan.yaml_file import Tree, YamlFile, read_yaml
+
+TABLES = Path("conf/tables")
+SWEEPS = Path("conf/sweeps")  # tables that search on validation
+POINTS = 1000  # of a grid
+
+
+def read_table(name: str) -> Table:
+    """Read conf/tables/<name>.yaml, conf/sweeps/<name>.yaml, or the file of that path."""
+    file = _load(name)
+    return _Reader(file).table(file.tree)
+
+
+def select(kind: str, wanted: str | None, options: Iterable[Any]) -> list[Any]:
+    """Names of a comma-separated choice, in the table's order; all where nothing is chosen."""
+    options = list(options)
+    if not wanted:
+        return options
+    names = [w.strip() for w in wanted.split(",") if w.strip()]
+    for name in names or [wanted]:
+        if name not in map(str, options):
+            raise TableError(f"There is no {kind} {name!r} in this table. {near(name, map(str, options))}")
+    return [o for o in options if str(o) in names]
+
+
+def _load(name: str) -> YamlFile:
+    """The file of a table."""
+    places = [Path(name)] if name.endswith(".yaml") else [f / f"{name}.yaml" for f in (TABLES, SWEEPS)]
+    path = next(filter(_is_file, places), None)
+    if path is None:
+        names = sorted(p.stem for folder in (TABLES, SWEEPS) for p in folder.glob("*.yaml"))
+        told = f"There is no table {shown(name)} (looked for {short(str(places[0]))})."
+        raise TableError(f"{told} {near(name, names)}")
+    return read_yaml(path)
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name that is too long for one
+        return False
+
+
+class _Reader:
+    """Turns the tree of one file into a Table, naming line and key of every fault."""
+
+    def __init__(self, file: YamlFile) -> None:
+        self.file, self.path = file, file.path
+
+    def table(self, tree: Tree) -> Table:
+        tree = self._keys("table", "", tree, needed=("title", "metric", "seeds", "columns", "rows"))
+        columns = {name: self._column(name, t) for name, t in self._written_out("columns", tree).items()}
+        trees = {
+            name: t for n, rest in self._written_out("rows", tree).items() for name, t in self._grid(n, rest)
+        }
+        rows = {name: self._row(name, t, columns) for name, t in trees.items()}
+        self._needs(rows)
+        tuned = tree.get("tuned", self.path.stem)
+        self._tuned(tuned, rows, columns)
+        table = Table(
+            name=self.path.stem,
+            title=str(tree["title"]),
+            source=self._keys("source", "source", tree.get("source", {})),
+            metric=self._metric(tree["metric"]),
+            seeds=self._seeds(tree["seeds"]),
+            columns=columns,
+            rows=rows,
+            reported=self._reported("reported", tree, rows, columns),
+            reported_runs=tree.get("reported_runs"),
+            claims=self._claims("claims", tree, rows, columns),
+            notes=tuple(map(str, tree.get("notes", []))),
+            tuned=tuned,
+            ratios=tuple(self._ratio(*one, rows) for one in _numbered("ratios", tree)),
+            figures=tuple(self._figure(*one, rows, columns) for one in _numbered("figures", tree)),
+            changes=tuple(self._changes(*one, rows, columns) for one in _numbered("changes", tree)),
+        )
+        return replace(
+            table, measures=tuple(self._measure(*one, table) for one in _numbered("measures", tree))
+        )
+
+    def _written_out(self, kind: str, tree: Tree) -> dict[str, Tree]:
+        """All rows or columns; one that is a word is the one of its name in the table so called."""
+        trees = {str(name): t for name, t in tree[kind].items()}
+        read: dict[str, YamlFile] = {}
+        for name, lender in trees.items():
+            place = f"{kind}.{name}"
+            if isinstance(lender, str):
+                try:
+                    file = read[lender] = read.get(lender) or _load(lender)
+                except TableError as error:
+                    self._fail(place, f": {error}")
+                lent = file.tree.get(kind) if isinstance(file.tree, dict) else None
+                trees[name] = lent.get(name) if isinstance(lent, dict) else None
+                if not isinstance(trees[name], dict):
+                    self._fail(place, f" is said to be that of {lender}, and {file.path} writes out none.")
+        return trees
+
+    def _metric(self, tree: Tree, place: str = "metric") -> Metric:
+        return Metric(**self._keys("metric", place, tree, needed=("name",)))
+
+    def _measure(self, place: str, tree: Tree, table: Table) -> Table:
+        """The table, or some of its rows, seen through another metric: same cells, other numbers."""
+        tree = self._keys("measure", place, tree, needed=("metric",))
+        metric = self._metric(tree["metric"], f"{place}.metric")
+        for row in (shown_rows := tree.get("rows") or table.rows):
+            self._known(f"{place}.rows", "row", row, table.rows)
+        rows = {name: row for name, row in table.rows.items() if name in shown_rows}
+        return replace(
+            table,
+            title=str(tree.get("title", metric.name)),
+            rows=rows,
+            metric=metric,
+            columns={name: replace(column, metric="") for name, column in table.columns.items()},
+            reported=self._reported(f"{place}.reported", tree, rows, table.columns),
+            claims=self._claims(f"{place}.claims", tree, rows, table.columns),
+            figures=(),
+            changes=(),
+            ratios=(),
+        )
+
+    def _ratio(self, place: str, tree: Tree, rows: dict[str, Row]) -> Ratio:
+        tree = self._keys("ratio", place, tree, needed=("says", "of", "to"))
+        for key in ("of", "to"):
+            self._known(f"{place}.{key}", "row", tree[key], rows)
+        return Ratio(**tree)
+
+    def _figure(self, place: str, tree: Tree, rows: dict[str, Row], columns: dict[str, Column]) -> Figure:
+        tree = self._keys("figure", place, tree, needed=("name", "title", "kind", "column"))
+        shape = {"sweep": ("values",), "curves": ("rows", "curve")}[tree["kind"]]
+        self._keys("figure", place, tree, needed=shape)
+        self._known(f"{place}.column", "column", tree["column"], columns)
+        for key in ("rows", "values", "lines"):
+            for row in tree.get(key, ()):
+                self._known(f"{place}.{key}", "row", row, rows)
+        return Figure(**tree)
+
+    def _changes(self, place: str, tree: Tree, rows: dict[str, Row], columns: dict[str, Column]) -> Changes:
+        tree = self._keys("changes", place, tree, needed=("title", "row", "column"))
+        self._known(f"{place}.row", "row", tree["row"], rows)
+        self._known(f"{place}.column", "column", tree["column"], columns)
+        return Changes(**tree)
+
+    def _column(self, name: str, tree: Tree) -> Column:
+        place = f"columns.{name}"
+        self._check(fields.name, place, name)
+        tree = self._keys("column", place, tree)
+        config, over = (self._files(f"{place}.{key}", tree.pop(key, [])) for key in ("config", "over"))
+        return Column(name, str(tree.pop("label", name)), config, over, **tree)
+
+    def _grid(self, name: str, tree: Tree) -> Iterator[tuple[str, Tree]]:
+        """The rows of a tree: itself, or with a `grid` one for each point, named and labelled by it."""
+        place = f"rows.{name}"
+        if not name.isidentifier() or len(name) > 80:
+            self._fail(place, ": a row's name is letters, digits and _, so that claims can say it.")
+        rest = self._keys("row", place, tree)
+        if "grid" not in rest:
+            yield name, rest
+            return
+        grid = rest.pop("grid")
+        if math.prod(map(len, grid.values())) > POINTS:
+            self._fail(f"{place}.grid", f" has more than {POINTS:,} points. Give fewer values.")
+        for index, point in enumerate(product(*grid.values())):
+            told = ", ".join(
+                f"{key.rpartition('.')[2]} {value}" for key, value in zip(grid, point, strict=True)
+            )
+            chosen = {**rest.get("set", {}), **dict(zip(grid, point, strict=True))}
+            yield f"{name}_{index}", rest | {"label": f"{rest.get('label', name)}: {told}", "set": chosen}
+
+    def _row(self, name: str, tree: Tree, columns: dict[str, Column]) -> Row:
+        place, tree = f"rows.{name}", dict(tree)
+        config = self._files(f"{place}.config", tree.pop("config", []))
+        if bool(config) == bool(tree.pop("cited", not config)):
+            self._fail(place, ": a row has either `config` or `cited: true`.")
+        only = tree.pop("columns", None)
+        for column in only or []:
+            self._known(f"{place}.columns", "column", column, columns)
+        tree["columns"] = None if only is None else tuple(only)
+        return Row(name, str(tree.pop("label", name)), config, **tree)
+
+    def _needs(self, rows: dict[str, Row]) -> None:
+        for row in rows.values():
+            for key, needed in row.needs.items():
+                place = f"rows.{row.name}.needs.{key}"
+                self._known(place, "row", needed, rows)
+                if rows[needed].cited:
+                    self._fail(place, f": {needed} is cited, it has no run to take from.")
+        for row in rows.values():
+            seen, todo = set(), [row.name]
+            while todo:
+                for needed in rows[todo.pop()].needs.values():
+                    if needed == row.name:
+                        self._fail(f"rows.{row.name}.needs", " leads back to itself.")
+                    if needed not in seen:
+                        seen.add(needed)
+                        todo.append(needed)
+
+    def _tuned(self, table: str, rows: dict[str, Row], columns: dict[str, Column]) -> None:
+        """A tuned file named by hand must be there for some column."""
+        folder = TUNED / table
+        there = sorted({path.stem for path in folder.glob("*/*.yaml")})
+        for row in rows.values():
+            if row.tuned:
+                self._known(f"rows.{row.name}.tuned", f"settings file in {folder}/*", row.tuned, there)
+        for column in columns.values():
+            place = f"columns.{column.name}"
+            self._known(f"{place}.instead_of", "column", column.instead_of or column.name, columns)
+            if column.tuned:
+                folders = sorted(path.name for path in folder.glob("*"))
+                self._known(f"{place}.tuned", f"folder in {folder}", column.tuned, folders)
+
+    def _seeds(self, seeds: list[int]) -> tuple[int, ...]:
+        if len(set(seeds)) != len(seeds):
+            self._fail("seeds", f" is {shown(seeds)}; write different whole numbers, such as [0, 1, 2].")
+        return tuple(seeds)
+
+    def _reported(
+        self, place: str, tree: Tree, rows: dict[str, Row], columns: dict[str, Column]
+    ) -> dict[str, dict[str, tuple[float, float | None]]]:
+        reported: dict[str, dict[str, tuple[float, float | None]]] = {}
+        for row, cells in tree.get("reported", {}).items():
+            self._known(f"{place}.{row}", "row", row, rows)
+            for column, numbers in cells.items():
+                self._known(f"{place}.{row}.{column}", "column", column, columns)
+                self._check(REPORTED, f"{place}.{row}.{column}", numbers)
+                mean, std = (*numbers, None)[:2] if isinstance(numbers, list) else (numbers, None)
+                reported.setdefault(row, {})[column] = (mean, std)
+        return reported
+
+    def _claims(
+        self, place: str, tree: Tree, rows: dict[str, Row], columns: dict[str, Column]
+    ) -> tuple[Claim, ...]:
+        return tuple(
+            self._claim(f"{place}[{i}]", one, rows, columns) for i, one in enumerate(tree.get("claims", []))
+        )
+
+    def _claim(self, place: str, tree: Tree, rows: dict[str, Row], columns: dict[str, Column]) -> Claim:
+        tree = self._keys("claim", place, tree, needed=("holds",))
+        for column in tree.get("on", []):
+            self._known(f"{place}.on", "column", column, columns)
+        try:
+            return read_claim(tree, rows, columns)
+        except ClaimError as error:
+            self._fail(f"{place}.holds", f": {error}")
+
+    def _files(self, place: str, names: str | list[str]) -> tuple[str, ...]:
+        names = [names] if isinstance(names, str) else names
+        for name in names:
+            if not _is_file(Path(name)):
+                siblings = [str(p) for p in Path(name).parent.glob("*.yaml")]
+                self._fail(place, f": there is no file {short(name)}. {near(name, siblings)}")
+        return tuple(names)
+
+    def _keys(self, kind: str, place: str, tree: Tree, *, needed: tuple[str, ...] = ()) -> dict[str, Any]:
+        """The tree as a copy, when all its keys are known and hold what they may."""
+        for key in tree if isinstance(tree, dict) else ():
+            if key not in TABLE[kind]:
+                where = f"{place}.{key}" if place else key
+                self._fail(where, f" is not a key of a {kind}. {near(key, TABLE[kind])}")
+        self._check(fields.keyed(TABLE[kind], needed=needed), place, tree)
+        return dict(tree)
+
+    def _check(self, check: Check, place: str, found: Tree) -> None:
+        if fault := check(place, found):
+            self._fail(fault.place, f" {fault.says}.")
+
+    def _known(self, place: str, kind: str, name: str, options: Iterable[str]) -> None:
+        if name not in options:
+            self._fail(place, f": there is no {kind} {shown(name)}. {near(str(name), options)}")
+
+    def _fail(self, place: str, says: str) -> NoReturn:
+        raise TableError(f"{self.path}, line {self.file.line(place)}: {short(place) or 'the file'}{says}")
+
+
+def _numbered(kind: str, tree: Tree) -> Iterator[tuple[str, Tree]]:
+    """The places and trees of a list."""
+    return ((f"{kind}[{i}]", one) for i, one in enumerate(tree.get(kind, [])))

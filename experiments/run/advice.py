@@ -1,0 +1,204 @@
+"""What the config parser and the objects it builds say, cut to the line that helps, with near matches."""
+
+import importlib
+import inspect
+import re
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from experiments.errors import near
+from experiments.plan.identity import Tree
+
+EXAMPLES = {"model": "conf/scheme/cross_entropy_mlc.yaml", "data": "conf/data/yeast.yaml"}
+TASKS = Path("conf/task")
+NET = r"\$\{net\}"
+EXTRAS = {
+    "wandb": "wandb",
+    "tensorboard": "tensorboard",
+    "transformers": "hf",
+    "datasets": "hf",
+}  # by package
+NOISE = ("Does not validate", "Subtypes:", "Errors:", "Given value", "Expected a <class 'NoneType'>")
+
+Parser = Any  # jsonargparse's, which this file does not import
+
+
+def advise(parser: Parser, message: str, files: list[str]) -> str:
+    """One message: what is wrong, where, what was probably meant."""
+    if found := re.search(r"Option '([\w.]+)' is not accepted|unrecognized arguments: *--([\w.]+)", message):
+        if classes := _classes(message, found):
+            return _no_argument(classes[-1], (found[1] or found[2]).split(".")[0], message, files)
+        if found[1]:
+            return f"Unknown key {found[1]}. {near(found[1], _keys(parser))}"
+    if found := re.search(r"[Uu]nrecognized arguments: *(\S+)", message):
+        return f"Unknown option {found[1]}. {near(found[1].split('=')[0], _options(parser))}"
+    if found := re.search(r"[Kk]ey '?\"?([\w.]+)'?\"? is not (?:expected|accepted)", message):
+        return f"Unknown key {found[1]}. {near(found[1], _keys(parser))}"
+    if found := re.search(r"Group '([\w.]+)' does not accept option '([\w.]+)'", message):
+        return f"Unknown key {found[1]}.{found[2]}. {near(f'{found[1]}.{found[2]}', _keys(parser))}"
+    if found := re.search(r"class_path '([\w.]+)':\s+(.*(?:No module|no attribute|not find).*)", message):
+        return f"There is no class {found[1]}: {found[2].strip()}. {_near_class(found[1])}"
+    if found := re.search(r"Expected an? (.*?)\. Got value: (.*)", message):
+        return f"Wrong value {found[2].strip()!r}{_place(message)}: expected {found[1]}."
+    if found := re.search(r"(?:resolving interpolation|Interpolation key).*\n\s*full_key: ([\w.]+)", message):
+        cause = message.splitlines()[0].partition(": ")[2] or message.splitlines()[0]
+        return f"{found[1]} refers to a key that no file sets: {cause}. Is a --config missing, or misspelt?"
+    if "Problems parsing config" in message:
+        return _not_yaml(files) or f"A config file is not YAML: {message}"
+    if "Unexpected config" in message:
+        return (
+            f"No keys in {' or '.join(_without_keys(files)) or 'a config file'}: write some, or leave it out."
+        )
+    if found := re.search(r"arguments are required: (\w+)", message):
+        return _not_given(found[1], message, files)
+    if found := re.search(r"File does not exist: '([^']+)'", message):
+        return _no_file(found[1])
+    lines = [line.strip(" -") for line in message.splitlines() if line.strip(" -")]
+    return "Config: " + "\n  ".join([line for line in lines if not line.startswith(NOISE)][-6:])
+
+
+def not_installed(message: str) -> str:
+    """What to install, where a message misses a package of one of the extras."""
+    absent = next((package for package in EXTRAS if re.search(rf"\b{package}\b", message)), None)
+    if absent is None:
+        return message
+    extra = EXTRAS[absent]
+    return (
+        f"{absent} is not installed. Run:  make setup EXTRAS=dev,{extra}  (without make: "
+        f'pip install -c constraints.txt -e ".[{extra}]").'
+    )
+
+
+def refused(error: BaseException, config: Tree) -> str:
+    """What an object said that refuses what it was given; the option or the key at fault comes first."""
+    message, nodes = str(error), [*_nodes(config)]
+    found = re.match(r"(\w+)(?:\.init_args\S*)? (?:is|has) ", message)
+    name = found[1] if found else ""
+    for part, variables in _parts(error):
+        kind = f"{type(part).__module__}.{type(part).__qualname__}"
+        places = {place: arguments for place, of, arguments in nodes if of == kind}
+        value = str(variables.get(name, getattr(part, name, None) if name else None))
+        named = [place for place, arguments in places.items() if name in arguments]
+        for place in sorted(named, key=lambda place: str(places[place][name]) != value):
+            return f"--{place}.init_args.{message}"
+        for place in places:
+            return f"{place}: {message}" if "." in place else message
+    return message
+
+
+def _parts(error: BaseException) -> Iterator[tuple[object, dict[str, Any]]]:
+    """The objects whose code an error came through, the innermost first, and the variables they had."""
+    frames = [frame.f_locals for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return ((frame["self"], frame) for frame in reversed(frames) if "self" in frame)
+
+
+def _nodes(tree: Tree, place: str = "") -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Key, class and arguments of every object that a config describes, the outer ones first."""
+    if isinstance(tree, list):
+        tree = {str(index): value for index, value in enumerate(tree)}
+    if not isinstance(tree, dict):
+        return
+    if "class_path" in tree:
+        yield place, tree["class_path"], tree.get("init_args") or {}
+    for key, value in tree.items():
+        yield from _nodes(value, f"{place}.{key}" if place else key)
+
+
+def _classes(message: str, found: re.Match[str]) -> list[str]:
+    """The classes a message names on the way to what it found, the innermost last."""
+    line = message[found.end() :].partition("\n")[0]
+    return re.findall(r"class_path '([\w.]+)'", message[: found.start()]) + re.findall(
+        r"class_path='([\w.]+)'", line
+    )
+
+
+def _no_argument(owner: str, name: str, message: str, files: list[str]) -> str:
+    if owner == "torch.nn.Module":
+        return _not_given("net", message, files)
+    places = [f for f in files if mentions(f, rf"\b{name}\s*:")]
+    where = f"{_place(message)}{f', in {places[-1]}' if places else ''}"
+    return f"{owner} has no argument {name!r}{where}. {near(name, _arguments(owner))}"
+
+
+def _not_given(name: str, message: str, files: list[str]) -> str:
+    """A required argument is missing: which file of conf would give it."""
+    if name in EXAMPLES:
+        return f"No {name} is given. Add a --config, such as {EXAMPLES[name]}."
+    asking = [f for f in files if mentions(f, NET)]
+    if asking and not any(mentions(f, r"^net:") for f in files):
+        name, place, layers = "net", f", which {asking[-1]} puts in as ${{net}}", sorted(TASKS.glob("*.yaml"))
+        layers = [layer for layer in layers if mentions(str(layer), r"^net:")]
+    else:
+        place = _place(message)
+        beside = dict.fromkeys(layer for f in files for layer in sorted(Path(f).parent.glob("*.yaml")))
+        layers = [layer for layer in beside if mentions(str(layer), rf"^\s+{name}:")]
+    such = f", such as {' or '.join(str(layer) for layer in layers[:4])}" if layers else ""
+    return f"No {name} is given{place}. Add a --config that says what it is{such}."
+
+
+def mentions(name: str, pattern: str) -> bool:
+    """Whether a file can be read and has this in it."""
+    try:
+        return re.search(pattern, Path(name).read_text(), re.MULTILINE) is not None
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def _without_keys(files: list[str]) -> list[str]:
+    return [
+        f for f in files if Path(f).is_file() and not isinstance(yaml.safe_load(Path(f).read_text()), dict)
+    ]
+
+
+def _not_yaml(files: list[str]) -> str:
+    for name in files:
+        try:
+            yaml.safe_load(Path(name).read_text())
+        except yaml.YAMLError as error:
+            return f"{name} is not YAML: {' '.join(str(error).split())}"
+        except OSError:
+            continue
+    return ""
+
+
+def _no_file(name: str) -> str:
+    path = Path(name)
+    path = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    others = sorted(path.parent.glob(f"*{path.suffix}")) or sorted(Path("conf").rglob("*.yaml"))
+    return f"There is no file {path}. {near(str(path), map(str, others))}"
+
+
+def _place(message: str) -> str:
+    keys = [k for k in re.findall(r"Parser key \"([\w.]+)\"", message) if k]
+    return f" (at {'.'.join(keys)})" if keys else ""
+
+
+def _keys(parser: Parser) -> list[str]:
+    return [a.dest for a in parser._actions if a.dest not in ("help", "print_config")]
+
+
+def _options(parser: Parser) -> list[str]:
+    return [o for a in parser._actions for o in a.option_strings]
+
+
+def _arguments(class_path: str) -> list[str]:
+    try:
+        module, _, name = class_path.rpartition(".")
+        classes = getattr(importlib.import_module(module), name).__mro__
+    except (ImportError, AttributeError, ValueError):
+        return []
+    names = [p for c in classes if "__init__" in vars(c) for p in inspect.signature(c.__init__).parameters]
+    return [n for n in dict.fromkeys(names) if n not in ("self", "args", "kwargs")]
+
+
+def _near_class(class_path: str) -> str:
+    module, _, name = class_path.rpartition(".")
+    try:
+        names = [n for n, v in vars(importlib.import_module(module)).items() if inspect.isclass(v)]
+    except (ImportError, ValueError):
+        return "Check the module's name."
+    return near(name, names)

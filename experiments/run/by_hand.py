@@ -1,0 +1,115 @@
+"""A run from the command line: the same files as a run of a table, in a folder of the user's choice.
+
+With `--trainer.devices 2` or more, Lightning (or SLURM, or torchrun) starts the same command once for each
+process; the first one holds the folder and writes.
+"""
+
+import math
+import os
+import traceback
+from contextlib import nullcontext
+from pathlib import Path
+
+import torch
+import yaml
+from pytorch_lightning.utilities.exceptions import MisconfigurationException
+
+from experiments import store
+from experiments.errors import Stopped, UserError
+from experiments.plan.cli import TrainCLI, hush
+from experiments.plan.runs import identity
+from experiments.run.epochs import Tell
+from experiments.run.fit import fit_and_test, movable, write_config
+from experiments.run.workers import threads
+
+
+def train(arguments: list[str] | None, tell: Tell) -> tuple[store.Record, Path]:
+    """Build, fit and test one run; its record and its folder."""
+    hush()
+    os.environ.setdefault("OMP_NUM_THREADS", str(threads()))  # or Lightning chooses, with several processes
+    torch.set_num_threads(threads())
+    try:
+        cli = TrainCLI(arguments)
+    except (ValueError, MisconfigurationException) as error:
+        raise UserError(str(error)) from error
+    folder, first = Path(cli.config.run_dir), cli.trainer.is_global_zero
+    try:
+        with store.hold(folder) if first else nullcontext(True) as mine:
+            if not mine:
+                raise UserError(
+                    f"{folder} is in use by another process. Wait for it, or choose another --run_dir."
+                )
+            if first:
+                store.clear(folder)
+                _refuse_another(cli, folder)
+            record = _run(cli, tell)
+    except OSError as error:
+        raise UserError(store.explain(error, folder)) from error
+    if torch.distributed.is_initialized():  # its threads may not outlive the interpreter
+        torch.distributed.destroy_process_group()
+    return record, folder
+
+
+def _run(cli: TrainCLI, tell: Tell) -> store.Record:
+    """Train; what stops it, in words. Where one process stops, the others lose their connection to it."""
+    rank = cli.trainer.global_rank
+    try:
+        return _train(cli, tell)
+    except OSError:
+        raise
+    except Exception as error:
+        file = cli.log.folder / (f"error-{rank}.txt" if rank else "error.txt")
+        store.write(file, traceback.format_exc())
+        known = isinstance(error, ValueError | MisconfigurationException)
+        kind = "" if known else f"{type(error).__name__}: "
+        where = f"process {rank}: " if rank else ""
+        raise UserError(f"{where}{kind}{error}\n(traceback: {file})") from error
+    except (KeyboardInterrupt, SystemExit) as stop:
+        raise Stopped(cli.log.folder) from stop
+
+
+def _train(cli: TrainCLI, tell: Tell) -> store.Record:
+    folder, first = cli.log.folder, cli.trainer.is_global_zero
+    if first:
+        (folder / "error.txt").unlink(missing_ok=True)
+        write_config(cli, folder)
+    kept = identity.identity(cli.resolved())
+    facts = {"id": identity.run_id(kept), "seed": cli.config.seed_everything}
+    record = fit_and_test(cli, facts, tell) | {"config": kept}
+    if first:
+        store.write_json(folder / "record.json", record)
+        store.write_json(folder / "progress.json", facts | {"state": "done"})
+    return record
+
+
+def _refuse_another(cli: TrainCLI, folder: Path) -> None:
+    """A folder holds one run: its weights are not those of other settings.
+
+    A run by hand may end at another epoch, unless it has trained for longer.
+
+    Raises:
+        UserError: the folder's run has other settings.
+    """
+    record = store.read_json(folder / "record.json") or {}
+    if not record and not any(
+        (folder / "checkpoints" / f"{name}.ckpt").exists() for name in ("last", "best")
+    ):
+        return
+    try:
+        old = identity.identity(yaml.safe_load((folder / "config.yaml").read_text()))
+    except (OSError, ValueError, AttributeError, yaml.YAMLError):
+        return
+    changes = identity.difference(old, identity.identity(movable(cli)))
+    trained = record.get("epochs") or (store.read_json(folder / "progress.json") or {}).get("epoch", 0)
+    if "table" not in record and _epochs(cli.config.trainer.max_epochs) >= trained:
+        changes = [change for change in changes if not change.startswith("trainer.max_epochs:")]
+    if changes:
+        more = f" and {len(changes) - 3} more" if len(changes) > 3 else ""
+        raise UserError(
+            f"{folder} holds a run with other settings: {'; '.join(changes[:3])}{more}. Choose another "
+            f"--run_dir, or go on with this run's own:  --config {folder}/config.yaml --run_dir {folder}"
+        )
+
+
+def _epochs(most: int | None) -> float:
+    return math.inf if most in (None, -1) else float(most)

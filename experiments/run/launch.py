@@ -1,0 +1,207 @@
+"""Run what a plan has left to do: JOBS at a time, each in its own process, nothing finished is ever lost."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkServerContext
+from multiprocessing.process import BaseProcess
+from typing import Any, Protocol
+
+from experiments import store
+from experiments.plan.runs import Plan, Run
+from experiments.run.execute import Job, Outcome, execute
+
+LOOK_EVERY = 0.5  # seconds between looks at progress and at runs that another process holds
+
+
+class Board(Protocol):
+    """Who is told what happens."""
+
+    def started(self, run: Run) -> None: ...
+
+    def ended(self, run: Run, outcome: Outcome) -> None: ...
+
+    def waits(self, run: Run, why: str) -> None: ...
+
+    def tick(self, counts: dict[str, int], running: dict[str, dict[str, Any]]) -> None: ...
+
+
+@dataclass
+class Slot:
+    """A run at work."""
+
+    run: Run
+    process: BaseProcess
+    answer: Connection
+    since: float = field(default_factory=time.monotonic)
+
+
+class Launch:
+    """The runs of one plan, from waiting to done, failed or blocked."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        board: Board,
+        context: ForkServerContext,
+        *,
+        jobs: int,
+        threads: int,
+        fresh: bool = False,
+    ) -> None:
+        self.plan, self.board, self.context = plan, board, context
+        self.jobs, self.threads, self.fresh = jobs, threads, fresh
+        self.waiting = plan.todo()
+        self.slots: list[Slot] = []
+        self.done: list[Run] = []
+        self.failed: dict[str, str] = {}
+        self.blocked: dict[str, str] = {}
+        self.held: set[str] = set()
+        self.names = {run.id: run.name for run in plan.runs}
+
+    def work(self) -> None:
+        """Until nothing is left that can run. Ctrl-C stops the runs at work; they can go on later."""
+        try:
+            while self.waiting or self.slots:
+                self._start_ready()
+                self._tick()
+                wait([slot.answer for slot in self.slots], timeout=LOOK_EVERY)
+                for slot in [s for s in self.slots if s.answer.poll() or not s.process.is_alive()]:
+                    self._end(slot)
+        finally:
+            self._stop()
+
+    def _start_ready(self) -> None:
+        for run in list(self.waiting):
+            if len(self.slots) >= self.jobs:
+                return
+            state, why = self._state(run)
+            if state == "ready":
+                self._start(run)
+            elif state == "blocked":
+                self._block(run, why)
+            elif why and run.id not in self.held:
+                self.held.add(run.id)
+                self.board.waits(run, why)
+
+    def _state(self, run: Run) -> tuple[str, str]:
+        for needed in run.needs.values():
+            for why in (self.failed, self.blocked):
+                if needed in why:
+                    return "blocked", f"needs {self.names[needed]}: {why[needed]}"
+            if any(r.id == needed for r in [*self.waiting, *(s.run for s in self.slots)]):
+                return "later", ""
+            if not store.checkpoint(needed).exists():
+                return "blocked", f"needs {self.names[needed]}: {store.checkpoint(needed)} is not there"
+        if store.is_held(store.run_dir(run.id)):
+            return "later", "another process works on it"
+        return "ready", ""
+
+    def _start(self, run: Run) -> None:
+        self.waiting.remove(run)
+        row, column = run.places[0]
+        facts = {"table": self.plan.table.name, "row": row, "column": column, "seed": run.seed}
+        fresh = self.fresh and run.asked
+        job = Job(run.id, run.filled(), run.identity, facts, self.threads, fresh=fresh, runs=store.RUNS)
+        ours, theirs = self.context.Pipe(duplex=False)
+        process = self.context.Process(target=execute, args=(job, theirs), daemon=True)
+        process.start()
+        theirs.close()
+        self.slots.append(Slot(run, process, ours))
+        self.board.started(run)
+
+    def _end(self, slot: Slot) -> None:
+        self.slots.remove(slot)
+        try:
+            outcome = slot.answer.recv()
+        except EOFError:
+            slot.process.join()
+            outcome = Outcome("failed", _how_died(slot.process.exitcode))
+        slot.process.join()
+        if outcome.state == "held":
+            self.held.add(slot.run.id)
+            self.waiting.insert(0, slot.run)
+            self.board.waits(slot.run, outcome.reason)
+        else:
+            self._finish(slot.run, outcome)
+
+    def _finish(self, run: Run, outcome: Outcome) -> None:
+        if run in self.waiting:
+            self.waiting.remove(run)
+        if outcome.state == "done" and outcome.record:
+            run.done = True
+            self.done.append(run)
+            self._keep(run, outcome.record)
+        else:
+            self.failed[run.id] = outcome.reason
+        self.board.ended(run, outcome)
+
+    def _keep(self, run: Run, record: store.Record) -> None:
+        """Write it into the table, and in place of its copies in all others where it was to be made anew.
+
+        A run that is on record and was made for its checkpoint alone leaves its record as it is.
+        """
+        anew = self.fresh and run.asked
+        adopt(self.plan, run, record if anew else store.finished().get(run.id, record), anew=anew)
+        if anew:
+            store.renew(record)
+
+    def _block(self, run: Run, why: str) -> None:
+        self.waiting.remove(run)
+        self.blocked[run.id] = why
+        self.board.waits(run, why)
+
+    def _tick(self) -> None:
+        counts = {
+            "done": len(self.done),
+            "failed": len(self.failed),
+            "running": len(self.slots),
+            "waiting": len(self.waiting) + len(self.blocked),
+        }
+        self.board.tick(counts, {s.run.id: progress(s) for s in self.slots})
+
+    def _stop(self) -> None:
+        for slot in self.slots:
+            slot.process.kill()
+        for slot in self.slots:
+            slot.process.join()
+
+
+def progress(slot: Slot) -> dict[str, Any]:
+    """Where a run at work is."""
+    found = store.read_json(store.run_dir(slot.run.id) / "progress.json") or {}
+    return found | {"name": slot.run.name, "elapsed": time.monotonic() - slot.since}
+
+
+def adopt(plan: Plan, run: Run, record: store.Record, *, anew: bool = False) -> None:
+    """Write a finished run into the table, once for each cell that shares it and may take it."""
+    name = plan.table.name
+    places = open_to(run, store.places(name), anew=anew)
+    store.keep(name, [store.placed(record, name, place) for place in places])
+
+
+def open_to(run: Run, own: Mapping[store.Place, str], *, anew: bool = False) -> list[store.Place]:
+    """The places of a run that may take its record; `own` has the runs that are there already.
+
+    A record is replaced only where its cell was asked for: by one of today's config, or one made anew.
+    """
+    places = [(*place, run.seed) for place in run.places]
+    return [p for p in places if p not in own or (run.asked and (anew or own[p] != run.id))]
+
+
+def adopt_finished(plan: Plan, tell: Callable[[str], None]) -> None:
+    """Bring in runs that another table made, or that finished just before somebody pulled the plug."""
+    own, known = store.places(plan.table.name), store.finished()
+    for run in plan.runs:
+        record = known.get(run.id) or store.read_record(run.id)
+        if run.done and record and open_to(run, own):
+            adopt(plan, run, record)
+            tell(f"{run.name}: taken over from an earlier run")
+
+
+def _how_died(code: int | None) -> str:
+    if code is not None and code < 0:
+        hint = " (out of memory, perhaps)" if code == -9 else ""
+        return f"killed by signal {-code}{hint}; it goes on from its last epoch next time"
+    return f"its process ended with code {code}; see its log.txt"

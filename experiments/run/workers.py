@@ -1,0 +1,148 @@
+"""The fork server: torch and Lightning are imported once, then each run is a fork away.
+
+The process that plans and draws imports neither.
+"""
+
+import atexit
+import importlib
+import multiprocessing
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from multiprocessing import forkserver
+from multiprocessing.context import ForkServerContext
+from pathlib import Path
+from typing import Any
+
+from experiments.plan.compose import Composed, Layers, compose, remember_wanted, remembered_wanted
+
+PRELOAD = [
+    "experiments.run.fit",
+    "experiments.run.execute",
+    "experiments.plan.compose",
+    "experiments.run.workers",
+]
+TEMPORARY = "reproduce"
+
+
+def cores() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def threads() -> int:
+    """Threads of one run: OMP_NUM_THREADS, or one.
+
+    Not a share of the cores: sums in another order give other numbers, and those of a run should not
+    depend on how many run beside it. Nets of this size are not faster on two.
+    """
+    return int(os.environ.get("OMP_NUM_THREADS") or 1)
+
+
+def server(modules: Sequence[str] = ()) -> ForkServerContext:
+    """A context whose processes start with everything imported and leave Ctrl-C to this one."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    context = multiprocessing.get_context("forkserver")
+    if modules:
+        context.set_forkserver_preload([*PRELOAD, *modules])  # counts only before the first process
+        _own_temporary_folder()
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # which its processes inherit
+        try:
+            forkserver.ensure_running()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)  # a Ctrl-C since then comes now
+    return context
+
+
+def stop_server() -> None:
+    """Kill the fork server: by itself it would end only when it has imported all it was told to."""
+    pid = getattr(forkserver._forkserver, "_forkserver_pid", None)
+    if pid is not None:
+        os.kill(pid, signal.SIGKILL)
+
+
+def _own_temporary_folder() -> None:
+    """Give the fork server's socket a folder with our name and process on it; those of the dead go."""
+    settings = multiprocessing.current_process()._config  # type: ignore[attr-defined]
+    if "tempdir" in settings:
+        return
+    for folder in Path(tempfile.gettempdir()).glob(f"{TEMPORARY}-*-*"):
+        if not _alive(folder.name.split("-")[1]):
+            shutil.rmtree(folder, ignore_errors=True)
+    settings["tempdir"] = tempfile.mkdtemp(prefix=f"{TEMPORARY}-{os.getpid()}-")
+    atexit.register(shutil.rmtree, settings["tempdir"], ignore_errors=True)
+
+
+def _alive(pid: str) -> bool:
+    try:
+        os.kill(int(pid), 0)
+    except (ValueError, OverflowError, PermissionError):
+        return True  # not ours to judge
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@contextmanager
+def pool_of(workers: int, context: ForkServerContext) -> Iterator[ProcessPoolExecutor]:
+    """Processes for small jobs, which do not outlive Ctrl-C."""
+    pool = ProcessPoolExecutor(workers, mp_context=context)
+    try:
+        yield pool
+    except BaseException:
+        for process in (pool._processes or {}).values():  # kill_workers() from Python 3.14 on
+            process.kill()
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def parse_all(context: ForkServerContext, cells: list[Layers], jobs: int) -> list[Composed]:
+    """Compose many cells, in forks."""
+    up = context.Process(target=os.getpid)  # until the server is: a pool given up before then would complain
+    up.start()
+    up.join()
+    workers = min(jobs, 1 + len(cells) // 4)
+    with pool_of(workers, context) as pool:
+        return list(pool.map(compose, cells, chunksize=max(1, len(cells) // (4 * workers))))
+
+
+def missing_all(
+    context: Callable[[], ForkServerContext], data: dict[str, dict[str, Any]], *, fetch: bool
+) -> dict[str, str]:
+    """Ask the data module of each column whether its data can be had, and let it fetch what is not here.
+
+    One that said earlier what it reads is asked again only where that is to be fetched.
+    """
+    reasons: dict[str, str | None] = {}
+    for column, config in data.items():
+        if wanted := remembered_wanted(config):
+            reasons[column] = missing(wanted, fetch=False)[0]
+    asked = {c: config for c, config in data.items() if c not in reasons or (fetch and reasons[c])}
+    if asked:
+        with pool_of(1, context()) as pool:
+            answers = list(pool.map(partial(missing, fetch=fetch), asked.values()))
+        for (column, config), (reason, wanted) in zip(asked.items(), answers, strict=True):
+            reasons[column] = reason
+            if wanted:
+                remember_wanted(config, wanted)
+    return {column: reason for column in data if (reason := reasons[column])}
+
+
+def missing(config: dict[str, Any], *, fetch: bool) -> tuple[str | None, dict[str, Any] | None]:
+    """Why the data of this config cannot be had now, in one sentence; and what can say so without torch."""
+    module, _, name = config["class_path"].rpartition(".")
+    try:
+        data = getattr(importlib.import_module(module), name)(**config.get("init_args", {}))
+        reason = data.missing() if hasattr(data, "missing") else None
+        if reason and fetch:
+            data.prepare_data()
+            reason = data.missing()
+        return reason, data.wanted() if hasattr(data, "wanted") else None
+    except ValueError as error:
+        return " ".join(str(error).split()), None

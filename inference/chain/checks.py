@@ -1,0 +1,165 @@
+"""What stops inference in a chain, told so that a person can mend it."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from energies.potentials import ChainPotentials
+from inference.chain.free_memory import free_bytes
+from inference.chain.reference import Chain, forward_messages, log_partition
+
+BOTTOM = float("-inf")
+
+
+def detached(p: ChainPotentials) -> ChainPotentials:
+    """The same potentials, cut from what made them."""
+    start, end = (None if v is None else v.detach() for v in (p.start, p.end))
+    return replace(p, unary=p.unary.detach(), pairwise=p.pairwise.detach(), start=start, end=end)
+
+
+def checked(values: Tensor, p: ChainPotentials) -> Tensor:
+    """The rows (B,) of a result, when all are finite; NaN and infinities in scores always show there.
+
+    Raises:
+        ValueError: that names what in the potentials is to blame.
+    """
+    if not torch.compiler.is_compiling() and not _all_finite(values.detach()):
+        raise ValueError(blame(values.detach(), p))
+    return values
+
+
+def gold_checked(loss: Tensor, p: ChainPotentials, tags: Tensor) -> Tensor:
+    """Log Z less the score of gold tags, (B,), when all are finite.
+
+    Raises:
+        ValueError: that names what in the potentials is to blame, or else the first thing about the gold tags
+            which they forbid.
+    """
+    if not torch.compiler.is_compiling() and not _all_finite(loss.detach()):
+        checked(log_partition(detached(p)), p)
+        row = int((~loss.detach().isfinite()).nonzero()[0])
+        raise ValueError(_blame_gold(row, p, tags))
+    return loss
+
+
+def check_finite(chain: Chain, p: ChainPotentials, what: str) -> None:
+    """Raise where a score is NaN or infinite, for what cannot do with -inf either.
+
+    A sum that is finite shows in one look that all are; one that is not may have overflown.
+
+    Raises:
+        ValueError: with the first such score.
+    """
+    if torch.compiler.is_compiling():
+        return
+    with torch.no_grad():
+        if bool((chain.unary.sum() + p.pairwise.sum(dtype=chain.unary.dtype)).isfinite()):
+            return
+    for name, scores in _scores(p):
+        found = _first(~scores.isfinite(), scores)
+        if found:
+            raise ValueError(
+                f"{what} needs finite scores; a {name} score is {found}. Where something is forbidden take "
+                "exact inference, `inference.chain`."
+            )
+
+
+def _all_finite(values: Tensor) -> bool:
+    """On a CPU numpy is the quicker one to ask."""
+    if values.device.type == "cpu":
+        return bool(np.isfinite(values.numpy()).all())
+    return bool(values.isfinite().all())
+
+
+@torch.no_grad()
+def blame(values: Tensor, p: ChainPotentials) -> str:
+    """The sentence for a result that is not finite."""
+    for name, scores in _scores(p):
+        found = _first(scores.isnan() | (scores == float("inf")), scores)
+        if found:
+            return f"a {name} score is {found}; scores must be finite, or -inf for what is forbidden."
+    row = int((~values.isfinite()).nonzero()[0])
+    if values[row] == BOTTOM:
+        length = int(p.real()[row].sum())
+        return (
+            f"no answer of example {row} ({length} real positions) is allowed: {_dead_end(row, p)}. Its "
+            "constraints contradict one another or its scores; allow more of them."
+        )
+    return f"the sum over answers of example {row} is {float(values[row])}: the scores are too large."
+
+
+def _scores(p: ChainPotentials) -> Iterator[tuple[str, Tensor]]:
+    """All scores that count, by name."""
+    yield "unary", p.unary.masked_fill(~p.real().unsqueeze(-1), 0)
+    yield "pairwise", p.pairwise
+    if p.start is not None:
+        yield "start", p.start
+    if p.end is not None:
+        yield "end", p.end
+
+
+def _first(bad: Tensor, scores: Tensor) -> str:
+    """The first of the bad scores and its index, or nothing."""
+    if not bool(bad.any()):
+        return ""
+    index = bad.nonzero()[0].tolist()
+    return f"{float(scores[tuple(index)])} at index {index}"
+
+
+def _dead_end(row: int, p: ChainPotentials) -> str:
+    """Where the answers of an example come to an end, reading from the left."""
+    one = slice(row, row + 1)
+    pairwise = p.pairwise[one] if p.pairwise.dim() == 4 else p.pairwise
+    alone = replace(p, unary=p.unary[one].double(), pairwise=pairwise, mask=p.real()[one], end=None)
+    stuck = (forward_messages(Chain.of(alone))[0] == BOTTOM).all(-1).nonzero()
+    if not len(stuck):
+        return "none of the tags that can be reached at its last position may end it"
+    position = alone.real()[0].nonzero()[int(stuck[0])]
+    return f"no tag can be reached at position {int(position)}"
+
+
+def _blame_gold(row: int, p: ChainPotentials, tags: Tensor) -> str:
+    """The sentence for the loss of an example that is not finite, though its log Z is."""
+    for score, name in _gold_scores(row, p, tags):
+        if score == BOTTOM:
+            return (
+                f"the gold tags of example {row} are forbidden: the {name} is -inf. Mend these tags, or "
+                "allow what they do."
+            )
+    return f"the score of the gold tags of example {row} is not finite: the scores are too large."
+
+
+def _gold_scores(row: int, p: ChainPotentials, tags: Tensor) -> Iterator[tuple[float, str]]:
+    """Each score that gold tags take, from left to right, and what it is."""
+    places = p.real()[row].nonzero().flatten()
+    positions, y = places.tolist(), tags[row, places].tolist()
+    unary, pairwise = p.unary[row].tolist(), p.pairwise[row] if p.pairwise.dim() == 4 else p.pairwise
+    if p.start is not None:
+        yield float(p.start[y[0]]), f"start score of tag {y[0]} at position {positions[0]}"
+    for n, (t, tag) in enumerate(zip(positions, y, strict=True)):
+        if n > 0:
+            table = pairwise[n - 1] if pairwise.dim() == 3 else pairwise
+            yield (
+                float(table[y[n - 1], tag]),
+                f"pairwise score of tag {tag} at position {t} after tag {y[n - 1]}",
+            )
+        yield unary[t][tag], f"unary score of tag {tag} at position {t}"
+    if p.end is not None:
+        yield float(p.end[y[-1]]), f"end score of tag {y[-1]} at position {positions[-1]}"
+
+
+def check_room(numbers: int, like: Tensor, what: str, advice: str) -> None:
+    """Raise where so many numbers of the tensor's type would not fit the memory that is free.
+
+    Raises:
+        ValueError: with the need, what there is, and what to do.
+    """
+    need, free = numbers * max(like.element_size(), 4), free_bytes(like.device)
+    if free is not None and need > free:
+        raise ValueError(
+            f"{what} would need about {need / 2**30:.1f} GiB for unaries of shape {tuple(like.shape)}, and "
+            f"{free / 2**30:.1f} GiB are free: take {advice}."
+        )

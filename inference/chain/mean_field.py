@@ -1,0 +1,142 @@
+"""Mean field on a chain: the factorised distribution q nearest to it from below.   [Scaling eq. 6]
+
+The bound ELBO(q) = sum_t q_t . u_t + sum_t q_t W q_t+1 + sum_t H(q_t) <= log Z rises with each update
+
+    q_t(s) ~ exp(u_t(s) + sum_r q_t-1(r) W(r, s) + sum_r W(s, r) q_t+1(r)).
+
+No two positions that are updated at once are neighbours, so the bound never falls. Gradients flow back
+through all sweeps. Scores must be finite, or ValueError names the first that is not: a forbidden step has no
+place in a factorised answer.
+
+Shapes: B examples, T positions, S tags; `scores` (B, T, S) are log q up to a constant a position.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from energies.potentials import ChainPotentials
+from inference.base import Prediction, Status
+from inference.chain.checks import check_finite
+from inference.chain.reference import Chain
+
+Tags = Float[Tensor, "B T S"]
+Rows = Float[Tensor, " B"]
+
+
+@dataclass(frozen=True)
+class MeanFieldPrediction(Prediction):
+    """q as the answer, -ELBO as what was minimised, and by how much the last sweep raised the bound, (B,)."""
+
+    change: Tensor
+
+
+@dataclass(frozen=True)
+class MeanField:
+    """So many sweeps from q = softmax(u).
+
+    Args:
+        sweeps: each updates every position once.
+        order: `odd_even`: the first, third, fifth ... position at once, then the others. `sequential`: one
+            position after the other.
+        tolerance: a search has converged if the last sweep raised no example's bound by more.
+    """
+
+    sweeps: int = 10
+    order: Literal["odd_even", "sequential"] = "odd_even"
+    tolerance: float = 1e-3
+
+    def __post_init__(self) -> None:
+        if self.sweeps < 1:
+            raise ValueError(f"mean field needs at least 1 sweep, not {self.sweeps}.")
+        if self.order not in ORDERS:
+            raise ValueError(f"there is no order {self.order!r} of sweeps; there are {', '.join(ORDERS)}.")
+
+    def scores(self, p: ChainPotentials) -> Tags:
+        """The logarithm of q up to a constant, differentiable in all potentials; anything where masked."""
+        chain, pairwise = _ready(p)
+        return chain.restore(ORDERS[self.order](chain, pairwise, chain.unary, self.sweeps))
+
+    @torch.no_grad()
+    def __call__(self, p: ChainPotentials) -> MeanFieldPrediction:
+        """q, 0 where masked, and how the search ended."""
+        chain, pairwise = _ready(p)
+        update = ORDERS[self.order]
+        before = update(chain, pairwise, chain.unary, self.sweeps - 1)
+        after = update(chain, pairwise, before, 1)
+        compact = ChainPotentials(chain.unary, pairwise, chain.real)
+        q = _simplex(after, chain.real)
+        bound = elbo(compact, q)
+        change = bound - elbo(compact, _simplex(before, chain.real))
+        settled = bool((change <= self.tolerance).all())
+        status = Status.CONVERGED if settled else Status.OUT_OF_STEPS
+        return MeanFieldPrediction(chain.restore(q), -bound, status, self.sweeps, change)
+
+
+def elbo(p: ChainPotentials, q: Tags) -> Rows:
+    """The bound on log Z that q gives; padding stands at the tail, and q is 0 there."""
+    return p.score(q) + torch.special.entr(q).sum((-2, -1))
+
+
+def odd_even(chain: Chain, pairwise: Tensor, scores: Tensor, sweeps: int) -> Tensor:
+    """Every other position at once, from the scores on; the neighbours of each are in the other half."""
+    if not sweeps or not scores.shape[1]:
+        return scores
+    odd = scores.shape[1] % 2
+    unary, begin = F.pad(chain.unary, (0, 0, 0, odd)), F.pad(scores, (0, 0, 0, odd))
+    real = F.pad(chain.real.unsqueeze(-1).to(scores.dtype), (0, 0, 0, odd))
+    both = torch.cat([pairwise, pairwise.T], 1)  # what a position tells the next, and the one before
+    second = begin[:, 1::2].softmax(-1) * real[:, 1::2]
+    for _ in range(sweeps):
+        onward, back = (second @ both).chunk(2, -1)
+        first_scores = unary[:, 0::2] + _shift(onward, 1) + back
+        first = first_scores.softmax(-1) * real[:, 0::2]
+        onward, back = (first @ both).chunk(2, -1)
+        second_scores = unary[:, 1::2] + onward + _shift(back, -1)
+        second = second_scores.softmax(-1) * real[:, 1::2]
+    return torch.stack([first_scores, second_scores], 2).flatten(1, 2)[:, : scores.shape[1]]
+
+
+def sequential(chain: Chain, pairwise: Tensor, scores: Tensor, sweeps: int) -> Tensor:
+    """One position after the other, each from neighbours as they are by then."""
+    q, found = list(_simplex(scores, chain.real).unbind(1)), list(scores.unbind(1))
+    for _ in range(sweeps):
+        for t in range(len(q)):
+            found[t] = chain.unary[:, t]
+            if t > 0:
+                found[t] = found[t] + q[t - 1] @ pairwise
+            if t + 1 < len(q):
+                found[t] = found[t] + q[t + 1] @ pairwise.T
+            q[t] = _simplex(found[t], chain.real[:, t])
+    return torch.stack(found, 1) if found else scores
+
+
+ORDERS: dict[str, Callable[[Chain, Tensor, Tensor, int], Tensor]] = {
+    "odd_even": odd_even,
+    "sequential": sequential,
+}
+
+
+def _ready(p: ChainPotentials) -> tuple[Chain, Tensor]:
+    if p.pairwise.dim() != 2:
+        raise ValueError(
+            "mean field takes one table of pairwise scores for all steps, (S, S), not one of shape "
+            f"{tuple(p.pairwise.shape)}."
+        )
+    chain = Chain.of(p)
+    check_finite(chain, p, "mean field")
+    return chain, p.pairwise.to(chain.unary.dtype)
+
+
+def _simplex(scores: Tensor, real: Tensor) -> Tensor:
+    return scores.softmax(-1) * real.unsqueeze(-1)
+
+
+def _shift(x: Tensor, by: int) -> Tensor:
+    """The entries of dimension 1 moved by one place, 0 where none comes in."""
+    return F.pad(x, (0, 0, by, -by))
