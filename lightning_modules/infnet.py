@@ -20,7 +20,7 @@ from lightning_modules.base import EVALUATION, scores_of
 from lightning_modules.metrics.changes import TagChanges
 from lightning_modules.phases import Phased
 from lightning_modules.processes import mean_over_processes
-from losses.joint import ROLES, JointObjective, Perceptron, Played, Role
+from losses.joint import ROLES, JointObjective, Perceptron, Role, RoleEnergies
 from networks.pretrained import read_checkpoint
 from networks.sizes import at_least
 
@@ -128,15 +128,15 @@ class InfNet(Phased):
         if part == "energy":
             with torch.no_grad():
                 _, answers = self._answers(batch, self.objective.weights)
-            played = self._play(batch, answers, truth=True)
+            energies = self._energies(batch, answers, truth=True)
             if "augmented" in answers:
-                self._watch("cost_augmented", self.objective.violation("augmented", played))
-                self._watch("hinge", self.objective.hinge("augmented", played))
-            return self.objective.energy_loss(played)
+                self._watch("cost_augmented", self.objective.violation("augmented", energies))
+                self._watch("hinge", self.objective.hinge("augmented", energies))
+            return self.objective.energy_loss(energies)
         objective = self.objective if self.phase == "joint" else Perceptron()
         logits, answers = self._answers(batch, objective.weights)
-        played = self._play(batch, answers, truth=objective.networks_see_truth)
-        return objective.network_loss(played) + self._supervision(logits, batch)
+        energies = self._energies(batch, answers, truth=objective.networks_see_truth)
+        return objective.network_loss(energies) + self._supervision(logits, batch)
 
     def predict(self, batch: Batch) -> Tensor:
         return self.space.over(batch.mask).relax(self.networks.predict(batch.inputs))
@@ -254,13 +254,13 @@ class InfNet(Phased):
         logits = self.networks(batch.inputs, batch.y, relax, roles)
         return logits, {role: relax(values) for role, values in logits.items()}
 
-    def _play(self, batch: Batch, answers: dict[Role, Tensor], *, truth: bool) -> Played:
+    def _energies(self, batch: Batch, answers: dict[Role, Tensor], *, truth: bool) -> RoleEnergies:
         """All answers, and the truth where it is asked for, through the energy in one call."""
         energy = self._given or self.energy.over(batch.mask).given(batch.inputs)
         guesses = torch.stack([*answers.values()])
         costs = self.space.over(batch.mask).cost(guesses, batch.y)
         rows = energy(torch.cat([guesses, batch.y.unsqueeze(0)]) if truth else guesses)
-        return Played(
+        return RoleEnergies(
             dict(zip(answers, rows.unbind(0), strict=False)),
             dict(zip(answers, costs.unbind(0), strict=True)),
             rows[-1] if truth else None,

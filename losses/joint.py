@@ -7,35 +7,36 @@ Shapes: B examples.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import reduce
 from typing import Literal
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
-
-from losses import energy as losses
 
 Role = Literal["augmented", "test"]
 ROLES: tuple[Role, ...] = ("augmented", "test")
 
+Rows = Float[Tensor, " B"]
+Scalar = Float[Tensor, ""]
+
 
 @dataclass(frozen=True)
-class Played:
+class RoleEnergies:
     """Energies (B,) of each role's answer, the costs (B,) of these, and the energy (B,) of the truth."""
 
-    guess: dict[Role, Tensor]
-    cost: dict[Role, Tensor]
-    true: Tensor | None = None  # where nobody asks for it
+    guess: dict[Role, Rows]
+    cost: dict[Role, Rows]
+    true: Rows | None = None  # None where no loss needs it
 
-    def of(self, role: Role) -> tuple[Tensor, Tensor]:
-        """Energy and cost of a role's answer, as one guess an example, (1, B)."""
-        return self.guess[role].unsqueeze(0), self.cost[role].unsqueeze(0)
+    def violation(self, role: Role) -> Rows:
+        """Of F cost - E(F), of A -E(A)."""
+        return self.cost[role] - self.guess[role] if role == "augmented" else -self.guess[role]
 
 
 class JointObjective(ABC):
-    """A sum over roles of hinges; `weights` has the roles that play.
+    """A sum over roles of hinges; `weights` says which roles there are.
 
     The hinge of F has its cost as a margin, that of A has none. The energy always descends hinges. The
     networks climb what is inside of them, so that an answer whose margin is met still moves.
@@ -48,28 +49,25 @@ class JointObjective(ABC):
     def weights(self) -> dict[Role, float]:
         """What each role's hinge counts; a role that is not here has no network to train."""
 
-    def energy_loss(self, played: Played) -> Tensor:
+    def energy_loss(self, energies: RoleEnergies) -> Scalar:
         """What the energy minimises: the weighted sum of mean hinges."""
-        return _total(weight * self.hinge(role, played) for role, weight in self.weights.items())
+        return reduce(torch.add, [w * self.hinge(role, energies) for role, w in self.weights.items()])
 
-    def network_loss(self, played: Played) -> Tensor:
+    def network_loss(self, energies: RoleEnergies) -> Scalar:
         """What the networks minimise: minus the weighted sum of mean violations."""
-        return -_total(weight * self.violation(role, played) for role, weight in self.weights.items())
+        return -reduce(torch.add, [w * self.violation(role, energies) for role, w in self.weights.items()])
 
-    def hinge(self, role: Role, played: Played) -> Tensor:
-        """The mean hinge of a role, a scalar.   [InfNet+ l_0 for F]"""
-        assert played.true is not None, "hinges need the energy of the truth"
-        guess, cost = played.of(role)
-        return (
-            losses.margin(played.true, guess, cost)
-            if role == "augmented"
-            else losses.perceptron(played.true, guess)
-        )
+    def hinge(self, role: Role, energies: RoleEnergies) -> Scalar:
+        """Mean of [cost - E(F) + E(y)]_+, or of [E(y) - E(A)]_+.   [InfNet+ eqs. 4, 6; l_0 for F]"""
+        assert energies.true is not None, "hinges need the energy of the truth"
+        return (energies.violation(role) + energies.true).clamp_min(0).mean()
 
-    def violation(self, role: Role, played: Played) -> Tensor:
-        """What the network of a role climbs, a scalar.   [InfNet+ l_1 for F]"""
-        guess, cost = played.of(role)
-        return losses.violation(guess, cost if role == "augmented" else torch.zeros_like(cost))
+    def violation(self, role: Role, energies: RoleEnergies) -> Scalar:
+        """What the network of a role climbs: the mean of cost - E(F), or of -E(A).   [InfNet+ §4.1; l_1]
+
+        Nothing is cut off at 0.
+        """
+        return energies.violation(role).mean()
 
 
 @dataclass(frozen=True)
@@ -90,8 +88,8 @@ class Truncated(MarginRescaled):
 
     networks_see_truth = True
 
-    def network_loss(self, played: Played) -> Tensor:
-        return -self.energy_loss(played)
+    def network_loss(self, energies: RoleEnergies) -> Scalar:
+        return -self.energy_loss(energies)
 
 
 @dataclass(frozen=True)
@@ -116,7 +114,3 @@ class Compound(JointObjective):
     @property
     def weights(self) -> dict[Role, float]:
         return {"augmented": 1.0, "test": self.perceptron_weight}
-
-
-def _total(terms: Iterable[Tensor]) -> Tensor:
-    return reduce(torch.add, terms)

@@ -2,6 +2,9 @@
 
 An objective receives the energy, the space of answers, a batch (x, y) and guesses, and returns one number to
 minimise. Where guesses come from is the second dial, in `inference/`.
+
+Each class says what to feed the function above it, which has the formula. Energies are low for good answers;
+K guesses an example, B examples.
 """
 
 from abc import ABC, abstractmethod
@@ -10,11 +13,13 @@ from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 import torch
+import torch.nn.functional as F
+from jaxtyping import Float
 from torch import Tensor
 
-from losses import energy as losses
-
 EnergyFn = Callable[[Tensor, Tensor], Tensor]
+Rows = Float[Tensor, " B"]
+GuessRows = Float[Tensor, "K B"]
 Slope = Callable[[Tensor], tuple[Tensor, Tensor]]  # answers (..., B, *answer) to values (..., B), gradients
 
 
@@ -63,13 +68,28 @@ class Objective(ABC):
         return slope
 
 
+def margin(true_energy: Rows, guess_energy: GuessRows, cost: GuessRows) -> Float[Tensor, ""]:
+    """Structured hinge: mean of [cost - E(guess) + E(true)]_+.   [SEAL eq. 6]"""
+    return (cost - guess_energy + true_energy).clamp_min(0).mean()
+
+
 @dataclass(frozen=True)
 class Margin(Objective):
     """The truth lies below each guess by the guess's cost.   [SEAL eq. 6]"""
 
     def __call__(self, energy: EnergyFn, space: Answers, x: Tensor, y: Tensor, guesses: Guesses) -> Tensor:
         rows = energy(x, space.put_first(y, guesses.y))
-        return losses.margin(rows[0], rows[1:], space.cost(guesses.y, y))
+        return margin(rows[0], rows[1:], space.cost(guesses.y, y))
+
+
+def regression(guess_energy: GuessRows, quality: GuessRows) -> Float[Tensor, ""]:
+    """Teach sigmoid(-E) the quality of each guess, by cross-entropy, summed over guesses and examples.
+
+    -q log sigmoid(-E) - (1 - q) log(1 - sigmoid(-E))   [SEAL eq. 7 with its second term mended; DVN eq. 3]
+
+    The sum is the released reduction; it matters only where gradients are clipped.
+    """
+    return F.binary_cross_entropy_with_logits(-guess_energy, quality, reduction="sum")
 
 
 @dataclass(frozen=True)
@@ -79,7 +99,7 @@ class Regression(Objective):
     summed = True
 
     def __call__(self, energy: EnergyFn, space: Answers, x: Tensor, y: Tensor, guesses: Guesses) -> Tensor:
-        return losses.regression(energy(x, guesses.y), space.quality(guesses.y, y))
+        return regression(energy(x, guesses.y), space.quality(guesses.y, y))
 
     def reading(self, energy: Tensor) -> Tensor:
         """Minus the value the network predicts, -sigmoid(-E), in (-1, 0).   [SEAL code]"""
@@ -96,13 +116,34 @@ class Regression(Objective):
         return bounded
 
 
+def contrastive(true_energy: Rows, guess_energy: GuessRows, cost: GuessRows) -> Float[Tensor, ""]:
+    """Mean of log sum_k exp(cost_k - E(guess_k) + E(true)), the truth among the guesses at cost 0.
+
+    [Implicit L_CD, with the minus that its print lacks]
+
+    So it is never below 0, and softplus(cost - E(guess) + E(true)), a smooth hinge, for a single guess.
+    """
+    ahead = cost - guess_energy + true_energy
+    return torch.cat([torch.zeros_like(ahead[:1]), ahead]).logsumexp(0).mean()
+
+
 @dataclass(frozen=True)
 class Contrastive(Objective):
     """The truth lies below all guesses together, by their costs, in a smooth way.   [Implicit L_CD]"""
 
     def __call__(self, energy: EnergyFn, space: Answers, x: Tensor, y: Tensor, guesses: Guesses) -> Tensor:
         rows = energy(x, space.put_first(y, guesses.y))
-        return losses.contrastive(rows[0], rows[1:], space.cost(guesses.y, y))
+        return contrastive(rows[0], rows[1:], space.cost(guesses.y, y))
+
+
+def ranking(true_score: Rows, noise_score: GuessRows) -> Float[Tensor, ""]:
+    """Pick the truth from among K noise answers: -log softmax of its score, summed over examples.
+
+    Scores are -E, less log P_N for noise-contrastive estimation. The truth is in the denominator too, so
+    equal scores cost log(K + 1).   [SEAL eq. 8 with its sum begun at k = 0, eq. 9]
+    """
+    denominator = noise_score.logsumexp(0).logaddexp(true_score)
+    return (denominator - true_score).sum()
 
 
 @dataclass(frozen=True)
@@ -118,7 +159,7 @@ class NCERanking(Objective):
         assert guesses.logits is not None, "NCE needs guesses drawn from known logits"
         answers = space.put_first(y, guesses.y)
         score = -energy(x, answers) - space.log_prob(guesses.logits, answers)
-        return losses.ranking(score[0], score[1:])
+        return ranking(score[0], score[1:])
 
 
 @dataclass(frozen=True)
@@ -132,4 +173,4 @@ class Ranking(Objective):
 
     def __call__(self, energy: EnergyFn, space: Answers, x: Tensor, y: Tensor, guesses: Guesses) -> Tensor:
         score = -energy(x, space.put_first(y, guesses.y))
-        return losses.ranking(score[0], score[1:])
+        return ranking(score[0], score[1:])

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from losses import energy as losses
 from losses.objectives import Answers, EnergyFn, Guesses, Objective
 from losses.task import TaskLoss
 
@@ -21,7 +20,8 @@ class ReleasedMargin(Objective):
     def __call__(self, energy: EnergyFn, space: Answers, x: Tensor, y: Tensor, guesses: Guesses) -> Tensor:
         true_energy, guess_energy = energy(x, y), energy(x, guesses.y)
         hinge = (space.cost(guesses.y, y) + true_energy).clamp_min(0).mean()
-        return hinge + self.perceptron_weight * losses.perceptron(true_energy, guess_energy)
+        perceptron = (true_energy - guess_energy).clamp_min(0).mean()
+        return hinge + self.perceptron_weight * perceptron
 
 
 class CostAugmentedTask(TaskLoss, nn.Module):

@@ -13,7 +13,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from committed import committed
-from losses.energy import margin
+from losses.objectives import margin
 from scripts import check_size
 
 # Folders of one machine, and the ways to name a package index.

@@ -34,7 +34,7 @@ from inference.guesses import Combined, Concrete, Guess, Point, Rounded, Sampled
 from inference.linear import Product, Solution, Vector
 from lightning_modules.cross_entropy import CrossEntropy
 from lightning_modules.implicit import Implicit
-from losses import energy as losses
+from losses import objectives as losses
 from losses.objectives import Contrastive, Margin, Objective, Regression
 from networks.mlp import LabelMLP
 from test_schemes import MASK, SPACES, D, Data, Net, Quality, ToyEnergy, adam, fit, weights

@@ -4,12 +4,12 @@ import pytest
 import torch
 from torch import Tensor, tensor
 
-from losses.joint import Compound, JointObjective, MarginRescaled, Perceptron, Played, Truncated
+from losses.joint import Compound, JointObjective, MarginRescaled, Perceptron, RoleEnergies, Truncated
 
 COST = {"augmented": tensor([1.0, 2.0]), "test": tensor([3.0, 4.0])}
 GUESS = {"augmented": tensor([0.5, 5.0]), "test": tensor([-1.0, 2.0])}
 TRUE = tensor([0.0, 1.0])
-PLAYED = Played(GUESS, COST, TRUE)  # type: ignore[arg-type]
+ENERGIES = RoleEnergies(GUESS, COST, TRUE)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -24,8 +24,8 @@ PLAYED = Played(GUESS, COST, TRUE)  # type: ignore[arg-type]
 def test_losses_of_two_examples_are_as_worked_by_hand(
     objective: JointObjective, energy: float, network: float
 ) -> None:
-    assert objective.energy_loss(PLAYED).item() == pytest.approx(energy)
-    assert objective.network_loss(PLAYED).item() == pytest.approx(network)
+    assert objective.energy_loss(ENERGIES).item() == pytest.approx(energy)
+    assert objective.network_loss(ENERGIES).item() == pytest.approx(network)
 
 
 def test_answers_that_are_the_truth_cost_nothing_and_move_no_energy() -> None:
@@ -34,8 +34,8 @@ def test_answers_that_are_the_truth_cost_nothing_and_move_no_energy() -> None:
         theta = tensor(1.5, requires_grad=True)
         guesses = {"augmented": theta * TRUE, "test": theta * TRUE}
         nothing = dict.fromkeys(guesses, torch.zeros(2))
-        played = Played(guesses, nothing, theta * (TRUE + more))  # type: ignore[arg-type]
-        loss = Compound(2.0).energy_loss(played)
+        energies = RoleEnergies(guesses, nothing, theta * (TRUE + more))  # type: ignore[arg-type]
+        loss = Compound(2.0).energy_loss(energies)
         return loss.item(), torch.autograd.grad(loss, theta)[0].item()
 
     assert loss_and_slope(0.0) == (0, 0)
@@ -45,8 +45,8 @@ def test_answers_that_are_the_truth_cost_nothing_and_move_no_energy() -> None:
 def test_a_margin_that_is_met_moves_the_network_only_without_truncation() -> None:
     def gradient(objective: JointObjective) -> Tensor:
         guess = tensor([9.0, 9.0], requires_grad=True)
-        played = Played({"augmented": guess}, {"augmented": tensor([1.0, 2.0])}, TRUE)
-        return torch.autograd.grad(objective.network_loss(played), guess)[0]
+        energies = RoleEnergies({"augmented": guess}, {"augmented": tensor([1.0, 2.0])}, TRUE)
+        return torch.autograd.grad(objective.network_loss(energies), guess)[0]
 
     assert gradient(Truncated()).tolist() == [0, 0]
     assert gradient(MarginRescaled()).tolist() == [0.5, 0.5]

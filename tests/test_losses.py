@@ -10,7 +10,7 @@ from torch import Tensor, tensor
 
 from energies.spaces import LabelSets
 from losses import costs
-from losses import energy as losses
+from losses import objectives as losses
 from losses.objectives import Contrastive, Guesses, Margin, NCERanking, Ranking, Regression
 from losses.released import CostAugmentedTask, ReleasedMargin
 from losses.task import EnergyAndSupervision
@@ -61,11 +61,10 @@ def test_costs_have_their_one_sided_derivatives_at_the_corners(cost: Callable[..
         assert gradient[0, i].item() == pytest.approx(difference, abs=1e-5)
 
 
-def test_margin_and_perceptron_are_as_worked_by_hand() -> None:
+def test_margin_is_as_worked_by_hand() -> None:
     true, guess = tensor([1.0, 2.0]), tensor([[0.5, 5.0]])
     # [0.3 - 0.5 + 1]_+ = 0.8,  [0.4 - 5 + 2]_+ = 0
     assert losses.margin(true, guess, tensor([[0.3, 0.4]])).item() == pytest.approx(0.4)
-    assert losses.perceptron(true, guess).item() == pytest.approx(0.25)
 
 
 def test_regression_is_as_worked_by_hand_and_sums() -> None:
