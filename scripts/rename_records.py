@@ -1,0 +1,294 @@
+"""Carry finished runs over to the new names of classes and arguments.
+
+python -m scripts.rename_records [--results results] [--runs runs]
+
+A run's id hashes its config, so a renamed class gives its runs new ids. This renames what STEPS lists in the
+configs of records and run folders, gives each run its new id, and lets configs that name another run follow.
+Before anything is written, each record has to prove that nothing else changes: its id hashes its config, and
+the new config with the names put back is the old one. What is carried over already stays as it is.
+So this may run again, as for records that an older clone has added.
+"""
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+from rich.console import Console
+
+from experiments import store
+from experiments.errors import UserError
+from experiments.plan.compose import fill
+from experiments.plan.identity import Tree, difference, identity, run_id
+
+ID = re.compile(r"(?<![0-9a-f])[0-9a-f]{16}(?![0-9a-f])")
+CHECKPOINT = re.compile(r"(?:.*/)?([0-9a-f]{16})/checkpoints/best\.ckpt")
+
+Ids = list[str]  # of one run: before the first step, and after each
+
+
+@dataclass(frozen=True)
+class Rename:
+    """A class, a function, or a module with all that is in it; or an init argument of the class `of`."""
+
+    old: str
+    new: str
+    of: str = ""
+
+    def undone(self) -> "Rename":
+        """The way back."""
+        return Rename(self.new, self.old, self.of)
+
+    def __call__(self, tree: Tree) -> Tree:
+        """A config with the new name."""
+        if isinstance(tree, dict):
+            tree = {key: self(value) for key, value in tree.items()}
+            arguments = tree.get("init_args")
+            if self.of and tree.get("class_path") == self.of and self.old in (arguments or {}):
+                tree["init_args"] = {self.new if k == self.old else k: v for k, v in arguments.items()}
+            return tree
+        if isinstance(tree, list):
+            return [self(value) for value in tree]
+        if isinstance(tree, str) and not self.of and f"{tree}.".startswith(f"{self.old}."):
+            return self.new + tree.removeprefix(self.old)
+        return tree
+
+
+# Every rename there has been, oldest first. `of` is a class by the name it had at that time.
+STEPS = (
+    Rename("inference.criteria", "inference.chain.criteria"),
+    Rename("inference.hypergradient", "inference.bilevel"),
+    Rename("inference.guesses.Together", "inference.guesses.Combined"),
+)
+
+
+def mentioned(config: Tree) -> set[str]:
+    """What looks like the id of another run."""
+    return set(ID.findall(json.dumps(config)))
+
+
+def stages(config: Tree, known: dict[str, Ids]) -> list[Tree]:
+    """A config as it was before the first step, and after each. It may be of any time itself."""
+    others = {run: known[run] for run in mentioned(config) if run in known}
+    tree = fill(config, {run: f"@{ids[-1]}" for run, ids in others.items()})
+    for step in reversed(STEPS):
+        tree = step.undone()(tree)
+    trees = [tree]
+    trees += (tree := step(tree) for step in STEPS)
+    return [fill(tree, {f"@{ids[-1]}": ids[at] for ids in others.values()}) for at, tree in enumerate(trees)]
+
+
+def ids_of(configs: dict[str, Tree]) -> dict[str, Ids]:
+    """The ids that each run has had, under each of them. Runs that others name come first."""
+    known: dict[str, Ids] = {}
+    left = {run: mentioned(config) for run, config in configs.items()}
+    while left:
+        ready = [run for run, others in left.items() if others <= known.keys()]
+        for run in ready or [run for run, others in left.items() if not others & left.keys()]:
+            del left[run]
+            ids = [run_id(tree) for tree in stages(configs[run], known)]
+            known |= dict.fromkeys(ids, ids)
+    return known
+
+
+def carried(record: store.Record, known: dict[str, Ids], where: str) -> store.Record:
+    """A record with its new names, once it has proved that nothing else changes.
+
+    Raises:
+        UserError: its names put back do not give its old config.
+    """
+    old, new = record["config"], stages(record["config"], known)[-1]
+    ids = known.get(record["id"], [])
+    at = ids.index(record["id"]) if ids else 0
+    back = fill(new, {known[run][-1]: run for run in mentioned(old) if run in known})
+    for step in reversed(STEPS[at:]):
+        back = step.undone()(back)
+    if changes := difference(old, back):
+        raise UserError(
+            f"{where}: the config of run {record['id']} does not come back when its names are put back "
+            f"({changes[0]}). Nothing was written. Does it mix names of different times?"
+        )
+    return record | {"id": run_id(identity(new)), "config": new}
+
+
+def hashed(record: Tree, where: str) -> store.Record:
+    """A record whose id hashes its config.
+
+    Raises:
+        UserError: it is none.
+    """
+    config = record.get("config") if isinstance(record, dict) else None
+    if not isinstance(config, dict) or run_id(identity(config)) != record.get("id"):
+        raise UserError(
+            f"{where}: the id of this record is not the hash of its config, so nothing proves what made it. "
+            "Nothing was written. Take the committed file again, or remove the record."
+        )
+    return record
+
+
+class Results:
+    """The files of a results folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.tables = {path: path.read_text().splitlines() for path in sorted(folder.glob("*.jsonl"))}
+        self.others = {path: path.read_text() for path in sorted(folder.glob("*.json"))}
+        self.records: dict[tuple[Path, int], store.Record] = {}
+        for path, lines in self.tables.items():
+            for number, line in enumerate(lines):
+                if (record := _json(line)) is not None:
+                    self.records[path, number] = hashed(record, f"{path}, line {number + 1}")
+
+    def configs(self) -> dict[str, Tree]:
+        """Those on record, by id."""
+        return {record["id"]: record["config"] for record in self.records.values()}
+
+    def renamed(self, known: dict[str, Ids]) -> dict[Path, str]:
+        """The new text of each file that changes."""
+        texts = {path: ID.sub(lambda m: known.get(m[0], [m[0]])[-1], t) for path, t in self.others.items()}
+        texts = {path: text for path, text in texts.items() if text != self.others[path]}
+        for path, lines in self.tables.items():
+            new = list(lines)
+            for (file, number), record in self.records.items():
+                if file == path:
+                    found = carried(record, known, f"{path}, line {number + 1}")
+                    new[number] = lines[number] if found == record else json.dumps(found)
+            if new != lines:
+                texts[path] = "".join(f"{line}\n" for line in new)
+        return texts
+
+
+class RunFolder:
+    """What one run has left, finished or not."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.config = yaml.safe_load((folder / "config.yaml").read_text())
+        self.record = store.read_json(folder / "record.json")
+        if self.record is not None:
+            hashed(self.record, str(folder / "record.json"))
+
+    def configs(self) -> dict[str, Tree]:
+        """Its identity, by id; none for a run by hand that is not finished."""
+        if self.record is not None:
+            return {self.record["id"]: self.record["config"]}
+        kept = identity(_checkpoints_as_ids(self.config))
+        return {self.folder.name: kept} if run_id(kept) == self.folder.name else {}
+
+    def rename(self, known: dict[str, Ids]) -> bool:
+        """Rename what is in it and, where it is named for its id, itself; whether there was anything."""
+        config = stages(self.config, known)[-1]
+        files: dict[str, Tree] = {}
+        if self.record is not None:
+            files["record.json"] = carried(self.record, known, str(self.folder))
+        if progress := store.read_json(self.folder / "progress.json"):
+            run = progress.get("id")
+            files["progress.json"] = progress | ({"id": known[run][-1]} if run in known else {})
+        changed = config != self.config
+        if changed:
+            for path in self.folder.glob("checkpoints/*.ckpt"):
+                _rename_in_checkpoint(path, known)
+            store.write(self.folder / "config.yaml", yaml.safe_dump(config, sort_keys=False))
+        for name, tree in files.items():
+            if tree != store.read_json(self.folder / name):
+                store.write_json(self.folder / name, tree)
+                changed = True
+        name = known.get(self.folder.name, [self.folder.name])[-1]
+        if name != self.folder.name:
+            self.folder.rename(self.folder.with_name(name))
+        return changed or name != self.folder.name
+
+
+def run_folders(runs: Path, console: Console) -> Iterator[Path]:
+    """Those of a folder, but for the ones that cannot be renamed now, and why."""
+    for folder in sorted(path.parent for path in runs.glob("*/config.yaml")):
+        if store.is_held(folder):
+            console.print(f"{folder} is in use: give this command again when its run has ended.")
+        else:
+            yield folder
+
+
+def rename(results: Path, runs: Path, console: Console) -> None:
+    """Carry everything over, or nothing where one record is refused."""
+    with ExitStack() as stack:
+        for path in sorted(results.glob("*.jsonl")):
+            stack.enter_context(store.locked(results / f".{path.stem}.lock"))
+        kept = Results(results)
+        folders = [RunFolder(folder) for folder in run_folders(runs, console)]
+        configs = kept.configs()
+        for folder in folders:
+            configs |= folder.configs()
+        known = ids_of(configs)
+        texts = kept.renamed(known)
+        for folder in folders:  # before the first is changed
+            if folder.record is not None:
+                carried(folder.record, known, str(folder.folder))
+            name = known.get(folder.folder.name, [folder.folder.name])[-1]
+            if name != folder.folder.name and folder.folder.with_name(name).exists():
+                raise UserError(
+                    f"{folder.folder} becomes {runs / name}, which is there already. Nothing was written. "
+                    "They are the same run: remove one of them."
+                )
+        for path, text in texts.items():
+            store.write(path, text)
+            console.print(f"{path}: carried over", highlight=False)
+        for folder in folders:
+            if folder.rename(known):
+                console.print(f"{folder.folder}: carried over", highlight=False)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Parse, call, exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m scripts.rename_records",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--results", type=Path, default=store.RESULTS, help="default: results")
+    parser.add_argument("--runs", type=Path, default=store.RUNS, help="default: runs")
+    given = parser.parse_args(arguments)
+    try:
+        rename(given.results, given.runs, Console())
+    except UserError as error:
+        Console(stderr=True).print(str(error), style="red", highlight=False, markup=False, soft_wrap=True)
+        return 2
+    return 0
+
+
+def _checkpoints_as_ids(tree: Tree) -> Tree:
+    """A config as an identity has it: for the checkpoint of a run of a table, the run's id."""
+    if isinstance(tree, dict):
+        return {key: _checkpoints_as_ids(value) for key, value in tree.items()}
+    if isinstance(tree, list):
+        return [_checkpoints_as_ids(value) for value in tree]
+    found = CHECKPOINT.fullmatch(tree) if isinstance(tree, str) else None
+    return found[1] if found else tree
+
+
+def _rename_in_checkpoint(path: Path, known: dict[str, Ids]) -> None:
+    """A network that is taken over from a run is rebuilt from the class paths in its checkpoint."""
+    import torch
+
+    if not store.is_whole(path):
+        return
+    content = torch.load(path, map_location="cpu", weights_only=True)
+    if "hyper_parameters" in content:
+        content["hyper_parameters"] = stages(content["hyper_parameters"], known)[-1]
+        with store.replacing(path) as part:
+            torch.save(content, part)
+
+
+def _json(line: str) -> Tree:
+    """What a line holds; None where it is broken, or empty."""
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+
+
+if __name__ == "__main__":
+    sys.exit(main())
