@@ -1,6 +1,7 @@
 """What every energy is and offers."""
 
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Self
@@ -10,29 +11,25 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from losses.objectives import Slope
-from losses.task import Curve, Map
 
 
 class ConditionedEnergy:
-    """An energy with its input fixed: a function from y to E, with its derivatives.
+    """An energy with its input fixed: a function from y to E, with its derivative.
 
-    - `slope`: y to (E, dE/dy), for procedures that search y; no gradient reaches the parameters. Without a
-      closed form it is differentiated.
-    - `curve`: y to dE/dy and to u -> (d2E/dy2) u; gradients of dE/dy reach the parameters, not y. None where
-      there is no closed form.
+    `slope` is y to (E, dE/dy), for procedures that search y; no gradient reaches the parameters. Without a
+    closed form it is differentiated.
     """
 
-    def __init__(self, energy: Map, slope: Slope | None = None, curve: Curve | None = None) -> None:
+    def __init__(self, energy: Callable[[Tensor], Tensor], slope: Slope | None = None) -> None:
         self._energy = energy
         self.slope = slope or partial(differentiated, energy)
-        self.curve = curve
 
     def __call__(self, y: Tensor) -> Tensor:
         """The energy of each answer."""
         return self._energy(y)
 
 
-def differentiated(energy: Map, y: Tensor) -> tuple[Tensor, Tensor]:
+def differentiated(energy: Callable[[Tensor], Tensor], y: Tensor) -> tuple[Tensor, Tensor]:
     """E and dE/dy by autograd."""
     with torch.enable_grad():
         y = y.detach().requires_grad_()
@@ -126,17 +123,11 @@ class SumEnergy(MaskedEnergy):
         self.local, self.joint = local, joint
 
     def given(self, x: Tensor, mask: Tensor | None = None) -> ConditionedEnergy:
-        """The terms' own, added; a curve where both have one."""
+        """The terms' own, added."""
         local, joint = (term.over(mask).given(x) for term in (self.local, self.joint))
 
         def slope(y: Tensor) -> tuple[Tensor, Tensor]:
             (e1, g1), (e2, g2) = local.slope(y), joint.slope(y)
             return e1 + e2, g1 + g2
 
-        curve = partial(_added, local.curve, joint.curve) if local.curve and joint.curve else None
-        return ConditionedEnergy(lambda y: local(y) + joint(y), slope, curve)
-
-
-def _added(one: Curve, other: Curve, y: Tensor) -> tuple[Tensor, Map]:
-    (g1, h1), (g2, h2) = one(y), other(y)
-    return g1 + g2, lambda u: h1(u) + h2(u)
+        return ConditionedEnergy(lambda y: local(y) + joint(y), slope)

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from energies.base import ConditionedEnergy, Energy
 from energies.sets import sum_potentials, sum_rows
-from losses.task import Map
 from networks.sizes import at_least, match_answers
 
 
@@ -30,13 +29,12 @@ class LocalEnergy(Energy):
         return self.given(x)(y)
 
     def given(self, x: Tensor) -> ConditionedEnergy:
-        """The potentials are computed once; dE/dy = -net(x), and there is no second derivative."""
+        """The potentials are computed once; dE/dy = -net(x)."""
         potentials = self.net(x)
         fixed = potentials.detach()
         return ConditionedEnergy(
             lambda y: -sum_potentials(potentials, y),
             lambda y: (-sum_potentials(fixed, y), -fixed.expand_as(y)),
-            lambda y: (-potentials.expand_as(y), torch.zeros_like),
         )
 
 
@@ -69,19 +67,11 @@ class LabelMixEnergy(Energy):
         return -(F.softplus(sum_rows(self.patterns, y) + self.bias) @ self.weights)
 
     def given(self, x: Tensor) -> ConditionedEnergy:
-        """With gate = sigmoid(M y + m), both in two products:
-
-        dE/dy = - M^T (v * gate), and d2E/dy2 u = - M^T (v * gate * (1 - gate) * M u).
-        """
+        """dE/dy = - M^T (v * sigmoid(M y + m))."""
         patterns, bias, weights = self.patterns.detach(), self.bias.detach(), self.weights.detach()
 
         def slope(y: Tensor) -> tuple[Tensor, Tensor]:
             z = sum_rows(patterns, y) + bias
             return -(F.softplus(z) @ weights), -((torch.sigmoid(z) * weights) @ patterns.T)
 
-        def curve(y: Tensor) -> tuple[Tensor, Map]:
-            gate = torch.sigmoid(sum_rows(self.patterns, y.detach()) + self.bias)
-            bend = gate.detach() * (gate.detach() - 1) * weights
-            return -((gate * self.weights) @ self.patterns.T), lambda u: ((u @ patterns) * bend) @ patterns.T
-
-        return ConditionedEnergy(partial(self, x), slope, curve)
+        return ConditionedEnergy(partial(self, x), slope)

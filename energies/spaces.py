@@ -17,7 +17,6 @@ from torch import Tensor
 
 from energies import sets
 from losses import costs
-from losses.task import Bends
 from networks.sizes import match_answers
 
 Cost = Callable[..., Any]  # (guess, y) -> rows; a closer type would keep config files from naming a function
@@ -66,10 +65,6 @@ class AnswerSpace(ABC):
     @abstractmethod
     def supervise(self, logits: Tensor, y: Tensor) -> Tensor:
         """Supervised loss of each example, (B,)."""
-
-    def bends(self, logits: Tensor, y: Tensor) -> Bends | None:
-        """How answer and supervision bend with the logits; None where it is not entry by entry."""
-        return None
 
     @abstractmethod
     def cost(self, guess: Tensor, y: Tensor) -> Tensor:
@@ -157,11 +152,6 @@ class LabelSets(_Binary):
 
     def supervise(self, logits: Tensor, y: Tensor) -> Tensor:
         return F.binary_cross_entropy_with_logits(logits, y, reduction="none").sum(-1)
-
-    def bends(self, logits: Tensor, y: Tensor) -> Bends:
-        answer = logits.detach().sigmoid()
-        first = answer * (1 - answer)
-        return Bends(answer, first, first * (1 - 2 * answer), answer - y, first)
 
     def put_first(self, y: Tensor, guesses: Tensor) -> Tensor:
         return sets.put_first(y, guesses)

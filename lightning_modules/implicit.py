@@ -27,7 +27,7 @@ from inference.guesses import Guess, GuessContext
 from lightning_modules.base import Scheme, check_clip_norm
 from lightning_modules.processes import mean_over_processes, over_processes, world_size
 from losses.objectives import EnergyFn, Objective
-from losses.task import EnergyAndSupervision, Map
+from losses.task import EnergyAndSupervision
 from networks.sizes import at_least
 
 OfInput = Callable[[Tensor], ConditionedEnergy]
@@ -151,7 +151,6 @@ class Implicit(Scheme):
                 lambda logits: self._inner(given, batch, logits),
                 outer,
                 phi,
-                lambda logits: self._curve(given, batch, logits),
             )
 
         reduce = mean_over_processes if world_size() > 1 else None
@@ -243,11 +242,6 @@ class Implicit(Scheme):
     def _inner(self, given: OfInput, batch: Batch, logits: Tensor) -> Tensor:
         space = self.space.over(batch.mask)
         return self.task_loss(_whole(given), space, batch.inputs, batch.y, logits)
-
-    def _curve(self, given: OfInput, batch: Batch, logits: Tensor) -> tuple[Tensor, Map] | None:
-        """The first two derivatives of the inner loss, where space and energy have them in closed form."""
-        bends, curve = self.space.over(batch.mask).bends(logits, batch.y), given(batch.inputs).curve
-        return None if bends is None or curve is None else self.task_loss.curve(curve, bends)
 
     def _outer(self, given: OfInput, batch: Batch, logits: Tensor) -> Tensor:
         space = self.space.over(batch.mask)

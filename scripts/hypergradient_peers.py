@@ -16,9 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from energies.base import Energy
-from energies.spaces import LabelSets
 from inference.bilevel import Bilevel
-from losses.task import EnergyAndSupervision, Map
 
 Contender = Callable[[], list[Tensor]]  # the gradient of the outer loss in the energy's parameters
 
@@ -55,13 +53,7 @@ class Task:
 
     def bilevel(self) -> Bilevel:
         """The problem as this project states it."""
-        return Bilevel(self.net, self.x, self.inner, self.outer, list(self.energy.parameters()), self.curve)
-
-    def curve(self, logits: Tensor) -> tuple[Tensor, Map]:
-        """The derivatives of `inner`."""
-        curve = self.energy.given(self.x).curve
-        assert curve is not None
-        return EnergyAndSupervision(1.0).curve(curve, LabelSets(self.y.shape[-1]).bends(logits, self.y))
+        return Bilevel(self.net, self.x, self.inner, self.outer, list(self.energy.parameters()))
 
     def outer_gradients(self, logits: Tensor, *, again: bool) -> tuple[list[Tensor], list[Tensor]]:
         """Of theta and of phi; `again`: the graph is needed once more."""

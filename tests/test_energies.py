@@ -1,14 +1,13 @@
 """Energies: derivatives, enumeration, and the two ways to give a discrete set."""
 
 import itertools
-from functools import partial
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
-from energies.base import ConditionedEnergy, Energy, SumEnergy, differentiated
+from energies.base import Energy, SumEnergy, differentiated
 from energies.chain import ChainEnergy
 from energies.mlc import LabelMixEnergy, LocalEnergy
 from energies.potentials import ChainPotentials
@@ -61,26 +60,6 @@ def test_closed_form_slope_is_the_derivative(energy: Energy) -> None:
     want_value, want_gradient = differentiated(energy.given(x), y)
     torch.testing.assert_close(value, want_value)
     torch.testing.assert_close(gradient, want_gradient)
-
-
-def test_closed_form_curves_are_the_derivatives(energy: Energy) -> None:
-    x, (y, direction) = inputs()[0], inputs()[1][:2]
-    known = energy.given(x).curve
-    assert known is not None
-    gradient, product = known(y)
-    y.requires_grad_()
-    (slope,) = torch.autograd.grad(energy(x, y).sum(), y, create_graph=True)
-    torch.testing.assert_close(gradient, slope)
-    along = (slope * direction).sum()
-    (bent,) = torch.autograd.grad(along, y, retain_graph=True, materialize_grads=True, allow_unused=True)
-    torch.testing.assert_close(product(direction), bent)
-    learned = [*energy.parameters()]
-    right = torch.autograd.grad(along, learned, materialize_grads=True, allow_unused=True)
-    mine = torch.autograd.grad(
-        (gradient * direction).sum(), learned, materialize_grads=True, allow_unused=True
-    )
-    for a, b in zip(mine, right, strict=True):
-        torch.testing.assert_close(a, b)
 
 
 @pytest.mark.parametrize("share", [0.03, 0.5])  # looked up; multiplied
@@ -223,16 +202,6 @@ def test_one_dropout_mask_serves_all_answers_to_a_fixed_input(name: str) -> None
     given = energy.given(x)
     assert torch.equal(given(y), given(y)) and torch.equal(given.slope(y)[1], given.slope(y)[1])
     torch.testing.assert_close(given.slope(y)[0], given(y))
-    if given.curve is not None:
-        torch.testing.assert_close(given.curve(y)[0], given.slope(y)[1])
-
-
-def test_a_sum_has_a_curve_where_both_terms_have_one() -> None:
-    x, _ = inputs()
-    assert spen().given(x).curve is not None
-    joint = spen().joint
-    joint.given = lambda x: ConditionedEnergy(partial(joint, x))
-    assert SumEnergy(spen().local, joint).given(x).curve is None
 
 
 def test_the_chain_of_a_discrete_answer_is_a_sum_over_its_positions() -> None:

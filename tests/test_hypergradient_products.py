@@ -292,26 +292,6 @@ def test_differences_and_double_backward_agree_on_the_networks_energies_and_loss
         assert apart(rough.explicit, exact.explicit) < 1e-12
 
 
-def test_the_closed_form_of_the_inner_loss_gives_what_autograd_does() -> None:
-    torch.manual_seed(1)
-    net, energy, space, x, y = sets_in_use(of_energy=0.4)
-    task_loss = EnergyAndSupervision(0.7, 1.3)
-
-    def outer(logits: Tensor) -> Tensor:
-        return Margin()(energy, space, x, y, Point()(GuessContext(energy, Margin(), space, x, y, logits)))
-
-    def curve(logits: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-        bends, known = space.bends(logits, y), energy.given(x).curve
-        assert bends is not None and known is not None
-        return task_loss.curve(known, bends)
-
-    open_form = Bilevel(net, x, lambda z: task_loss(energy, space, x, y, z), outer, [*energy.parameters()])
-    closed_form = replace(open_form, curve=curve, inner=lambda logits: pytest.fail("the curve says it all"))
-    right, found = (solved(problem, Dual(), divisor=3.0) for problem in (open_form, closed_form))
-    assert flat(right.implicit).norm() > 1e-3 * flat(right.explicit).norm()
-    assert apart(found.implicit, right.implicit) < 1e-10 and apart(found.explicit, right.explicit) < 1e-10
-
-
 def test_activations_that_work_in_place_are_derived_like_others() -> None:
     torch.manual_seed(1)
     stack = nn.Sequential(nn.Linear(30, 9), nn.LeakyReLU(inplace=True), nn.Linear(9, 7))

@@ -12,15 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from datamodules.batches import Batch
-from energies.base import ConditionedEnergy, SumEnergy
-from energies.mlc import LabelMixEnergy, LocalEnergy
-from energies.spaces import LabelSets
+from energies.base import ConditionedEnergy
 from inference import guesses
 from inference.bilevel import (
     Bilevel,
     ConjugateGradient,
     Dropped,
-    Dual,
     Exact,
     FiniteDifference,
     Identity,
@@ -36,8 +33,7 @@ from lightning_modules.cross_entropy import CrossEntropy
 from lightning_modules.implicit import Implicit
 from losses import objectives as losses
 from losses.objectives import Contrastive, Margin, Objective, Regression
-from networks.mlp import LabelMLP
-from test_schemes import MASK, SPACES, D, Data, Net, Quality, ToyEnergy, adam, fit, weights
+from test_schemes import MASK, SPACES, Data, Net, Quality, ToyEnergy, adam, fit, weights
 
 THREE, EXACT = Neumann(3), Exact()
 SOFT = Combined([Point(), Sampled(4)])
@@ -317,19 +313,6 @@ def test_what_an_energy_makes_of_an_input_is_computed_once_while_it_rests(
     assert halved.energy.reads == 2 + 2 + 1  # two batches, each for both parts; the curvature
     for name, value in weights(whole).items():
         torch.testing.assert_close(weights(halved)[name], value, rtol=1e-4, atol=1e-5)
-
-
-def test_the_closed_form_of_an_energy_has_the_dropout_mask_of_all_else(tmp_path: Path) -> None:
-    module = implicit("sets", products=Dual(), refresh=2)
-    module.task_net = LabelMLP(D, 5, width=64)
-    module.energy = SumEnergy(LocalEnergy(Net((5,), dropout=0.5)), LabelMixEnergy(5, 3))
-    reads, asked = [], []
-    module.energy.local.net.register_forward_hook(lambda *_: reads.append(1))
-    bends = LabelSets.bends
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(LabelSets, "bends", lambda *a: asked.append(1) or bends(*a))
-        fit(module, Data("sets"), 1, tmp_path)
-    assert len(asked) == 2 + 1 and len(reads) == 2 + 2 + 1  # as above
 
 
 def test_solvers_and_products_agree_on_the_gradient_where_they_should(tmp_path: Path) -> None:

@@ -5,13 +5,12 @@ the layer gives, h (N, I) is what the layer reads. H z differentiates that along
 V = Q^T h + d^T R in each layer, with the d and h of the point. All that a solver makes of v and of products
 has it too. So a vector is kept as its Q (N, O) and R (N, I), and a weight's worth of numbers never exists:
 of the first layer, whose input is fixed, only h h^T (N, N) is needed, whatever its width. The weights of
-the others are multiplied as they are; the Hessian of the loss in the logits is the problem's `curve`, or
-comes from autograd.
+the others are multiplied as they are; the Hessian of the loss in the logits comes from autograd.
 
 Shapes: N rows of the input (examples, or positions of them), I inputs and O outputs of a layer.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -52,7 +51,7 @@ class Dual(Products):
     """
 
     def at(self, problem: Bilevel, *, shared: bool = False) -> Curvature:
-        """Runs the net once, and the losses; of the inner one its `curve` where there is one."""
+        """Runs the net once, and both losses."""
         stack = [module for _, module in _stack(problem.net, "")]
         linears = [module for module in stack if isinstance(module, nn.Linear)]
         _check(problem.net, linears)
@@ -114,9 +113,10 @@ class _InExamples(Curvature):
         last = self.layers[-1].out
         self.logits = last.view(*problem.x.shape[:-1], last.shape[1]).requires_grad_()
         with torch.enable_grad():
-            closed = problem.curve(self.logits.detach()) if problem.curve else None
-            self.slopes, self.bend = closed or self._differentiated(problem)
+            inner = problem.inner(self.logits)
+            (self.slopes,) = pulled([inner], [inner.new_ones(())], [self.logits], differentiable=True)
             outer = problem.outer(self.logits)
+        refuse_once_only([self.slopes])
         slope, *self.explicit = pulled([outer], [outer.new_ones(())], [self.logits, *self.phi])
         with torch.no_grad():
             for layer, received in self._backwards(self.slopes.detach()):
@@ -132,7 +132,7 @@ class _InExamples(Curvature):
         out, met = torch.empty_like(vector), self.met_parts
         parts = self._parts(out)
         changes = self._along(parts)
-        q = self._rows(self.bend(self._shaped(changes[-1])))
+        q = self._rows(_pulled(self.slopes, self._shaped(changes[-1]), [self.logits])[0])
         for depth in range(len(self.layers) - 1, -1, -1):
             layer, place = self.layers[depth], parts[2 * depth]
             if layer.bend is None or layer.turn is None:
@@ -202,14 +202,6 @@ class _InExamples(Curvature):
                 torch.mul(changes[-1], before.bend, out=r)
             changes.append(torch.addmm(met[2 * depth], r, layer.forth))
         return [*changes, self.layers[-1].through(changes[-1])]
-
-    def _differentiated(self, problem: Bilevel) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-        """The slope of the inner loss and products with its second derivative, by autograd."""
-        inner = problem.inner(self.logits)
-        (slopes,) = pulled([inner], [inner.new_ones(())], [self.logits], differentiable=True)
-        refuse_once_only([slopes])
-        by = [self.logits]
-        return slopes, lambda change: _pulled(slopes, change, by)[0]
 
     def _shaped(self, change: Tensor) -> Tensor:
         """A change (N, L) in the shape of the logits."""

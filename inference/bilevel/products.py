@@ -30,9 +30,6 @@ class Bilevel:
     energy, the truth, a mask. The net is asked as it stands, dropout included; batch norm belongs in eval
     mode. Where losses draw random numbers of their own, such as an energy's dropout, all products at a point
     meet the same ones; `Exact` draws others for the outer loss, `FiniteDifference` the same.
-
-    `curve`, where there is one, gives the gradient g of the inner loss in the logits, through which gradients
-    reach phi, and u -> (dg/dlogits) u in closed form, which spares `Dual` a walk through autograd a product.
     """
 
     net: nn.Module
@@ -40,7 +37,6 @@ class Bilevel:
     inner: Loss
     outer: Loss
     phi: Sequence[nn.Parameter]
-    curve: Callable[[Tensor], tuple[Tensor, Loss] | None] | None = None
 
     def check(self) -> None:
         """Refuse a phi that no gradient can be asked for.
