@@ -103,8 +103,10 @@ def span(table: np.ndarray) -> float:
     return float(np.quantile(known, 0.99)) if known.size else 1.0
 
 
-def draw(place: Path, paint: Callable[["Figure"], None], *, size: tuple[float, float]) -> list[Path]:
-    """Let `paint` fill a canvas, and keep it as <place>.png and .svg.
+def draw(
+    place: Path, paint: Callable[["Figure"], None], *, size: tuple[float, float], about: str | None = None
+) -> list[Path]:
+    """Let `paint` fill a canvas, and keep it as <place>.png and .svg; `about` is the description inside.
 
     Raises:
         StoreError: there is no writing there.
@@ -120,7 +122,8 @@ def draw(place: Path, paint: Callable[["Figure"], None], *, size: tuple[float, f
         try:
             paint(canvas)
             for path in files:
-                metadata = {"Date": None} if path.suffix == ".svg" else {"Software": None}
+                unsaid = "Date" if path.suffix == ".svg" else "Software"
+                metadata = {unsaid: None} | ({"Description": about} if about else {})
                 try:
                     path.parent.mkdir(parents=True, exist_ok=True)
                     canvas.savefig(path, dpi=150, metadata=metadata)

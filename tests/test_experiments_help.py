@@ -84,7 +84,12 @@ def test_an_extra_that_a_message_names_has_the_package(root: Path) -> None:
 
 
 def test_every_way_to_install_that_is_written_down_has_the_pinned_versions(root: Path) -> None:
-    texts = [root / "README.md", *(root / "conf").rglob("*.yaml"), root / "Makefile"]
+    texts = [
+        root / "README.md",
+        *(root / "docs").glob("*.md"),
+        *(root / "conf").rglob("*.yaml"),
+        root / "Makefile",
+    ]
     lines = [line for path in texts for line in path.read_text().splitlines()]
     found = [line for line in lines if re.search(r"pip install (?!--disable)|-m pip install", line)]
     assert len(found) > 3 and all("-c constraints.txt" in line for line in found), found

@@ -2,7 +2,6 @@
 
 import io
 import json
-import re
 import shutil
 import statistics
 import subprocess
@@ -21,7 +20,7 @@ import toy_world
 from committed import committed
 from experiments import store
 from experiments.errors import TableError
-from experiments.page import page
+from experiments.page import index, page
 from experiments.page.summary import Sample, Summary, number, paired, summarise, welch
 from experiments.plan.claims import ClaimError, holds, read_claim
 from experiments.plan.spec import read_table
@@ -330,8 +329,8 @@ def test_committed_figures_are_of_the_runs_as_recorded() -> None:
 
 @pytest.mark.usefixtures("clone")
 def test_committed_pages_are_what_the_committed_records_draw() -> None:
-    pages = sorted(store.RESULTS.glob("*.md"))
-    known, readme = store.finished().keys(), Path("README.md").read_text()
+    pages = sorted(path for path in store.RESULTS.glob("*.md") if path != index.path())
+    known, lines = store.finished().keys(), {}
     for name in (path.stem for path in pages):
         table, state = read_table(name), store.read_json(page.state_file(name))
         assert state, f"{page.state_file(name)} is not committed"
@@ -340,32 +339,12 @@ def test_committed_pages_are_what_the_committed_records_draw() -> None:
             place for place, run_id in state["ids"].items() if run_id in known and own.get(place) != run_id
         }
         assert not shared, f"make table TABLE={name} brings in {', '.join(sorted(shared))}"
-        drawn = page.markdown(summarise(table, state))
+        summary = summarise(table, state)
+        lines[name] = index.line(summary, table.title)
+        drawn = page.markdown(summary)
         assert drawn == page.page_file(name).read_text(), f"make table TABLE={name} draws another page"
-        assert f"(results/{name}.md)" in readme, f"README does not link results/{name}.md"
-    assert len(pages) > 20
-
-
-def cells(text: str) -> dict[str, dict[str, str]]:
-    """The cells of the first table in a text, by row and column; no footnotes, grey as italics."""
-    lines = [line[2:-2].split(" | ") for line in text.split("\n## ")[0].splitlines() if line.startswith("| ")]
-    for pattern, put in (
-        (r" <sup>.*?</sup>", ""),
-        (r'<i style="color:gray">(.*?)</i>', r"*\1*"),
-        (r"^- \(0/\d+\)", "-"),
-    ):
-        lines = [[re.sub(pattern, put, cell) for cell in line] for line in lines]
-    return {line[0]: dict(zip(lines[0], line, strict=True)) for line in lines[2:]}
-
-
-def test_the_tables_of_the_readme_are_those_of_the_pages(root: Path) -> None:
-    drawn = re.findall(r"<!-- table:(\w+) -->(.*?)<!-- /table", (root / "README.md").read_text(), re.DOTALL)
-    assert len(drawn) > 3
-    for name, text in drawn:
-        whole = cells((root / f"results/{name}.md").read_text())
-        shown = cells(text)
-        assert shown == {r: {c: whole[r][c] for c in line} for r, line in shown.items()}, name
-        assert shown.keys() == whole.keys()
+    assert index.drawn(lines) == index.path().read_text(), "make table of any table draws another list"
+    assert len(pages) > 20 and "(results/README.md)" in Path("README.md").read_text()
 
 
 def test_a_table_is_drawn_without_torch(world: World) -> None:

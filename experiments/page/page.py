@@ -9,7 +9,7 @@ from rich.console import Console
 
 from experiments import store, words
 from experiments.errors import StoreError
-from experiments.page import plots
+from experiments.page import index, plots
 from experiments.page.render import show
 from experiments.page.summary import Cell, Summary, summarise
 from experiments.plan.fields import Fault
@@ -38,6 +38,7 @@ def render(table: Table, console: Console) -> Summary:
     text = markdown(summary)
     if not path.exists() or path.read_bytes() != text.encode():
         store.write(path, text)
+    index.refresh(summary, _label(table.title))
     console.print(f"page: {path}", style="dim", markup=False)
     return summary
 

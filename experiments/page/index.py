@@ -1,0 +1,87 @@
+"""The list of all pages, results/README.md: a line a table with its runs and verdicts. Needs records only."""
+
+import re
+from collections import Counter
+from pathlib import Path
+
+from experiments import store
+from experiments.page.summary import NOT_YET, Summary
+
+STATES = ("holds", "fails", NOT_YET)
+COLUMNS = (
+    f"| page | in the paper | runs | {' | '.join(STATES)} |",
+    "| --- | --- | ---: | ---: | ---: | ---: |",
+)
+LINE = re.compile(r"^\| \[.*\]\((\w+)\.md\) \|.*\|$", re.MULTILINE)
+PAPERS = {  # the key that table files use -> title, address
+    "seal": ("Structured Energy Network as a Loss Function", "https://openreview.net/forum?id=F0DowhX7_x"),
+    "scaling": ("Scaling Matters in Deep Structured-Prediction Models", "https://arxiv.org/abs/1902.11088"),
+    "infnet": (
+        "Improving Joint Training of Inference Networks and Structured Prediction Energy Networks",
+        "https://doi.org/10.18653/v1/2020.spnlp-1.8",
+    ),
+    "implicit": (
+        "Implicit Training of Energy Model for Structured Prediction",
+        "https://arxiv.org/abs/2211.11649",
+    ),
+}
+HEAD = """# Results
+
+One line a table. *Runs* counts what is done and what is wanted. The last three columns count verdicts on the
+paper's claims, one for each claim and column. `make reproduce TABLE=<name>` runs what is missing.
+
+Each finished run is one line of JSON in `<name>.jsonl`: its numbers, config, data, versions, commits and
+processor. Since 23 November 2026 a record lists each start of its run. Older records name the last start.
+
+`make reproduce TABLE=<name> VERIFY=1` trains finished cells again and compares. *Bitwise*: every metric and
+curve came out the same, speeds apart. *Within the noise of a seed*: the cell moved by at most one sample
+standard deviation over its seeds. *Different*: it moved by more, or it has one seed.
+
+On a page, † marks a number made with an earlier config. ‡ marks a cell whose runs were made on several kinds
+of processor, or went on after their code had changed.
+"""
+FIGURES = """## What energies have learnt of answers
+
+One finished run each, drawn by `scripts.draw_interactions`. The `.json` beside a figure has its numbers and run.
+
+- [pairs of tags](interactions_tags.png): implicit CD on tweets, beside how often tags follow each other
+- [pairs of labels](interactions_labels.png): implicit CD on Bibtex, beside the correlation of labels
+- [labels of a taxonomy](interactions_gradient.png): SEAL-dynamic NCE on Expr-FUN
+"""
+
+
+def path() -> Path:
+    """Where the list is kept."""
+    return store.RESULTS / "README.md"
+
+
+def line(summary: Summary, title: str) -> str:
+    """What the list says of one table, under a title that may stand between the brackets of a link."""
+    table, cells = summary.table, summary.cells.values()
+    place = " ".join(f"{key} {table.source[key]}" for key in ("table", "figure") if table.source.get(key))
+    runs = f"{sum(len(cell.values) for cell in cells)}/{sum(cell.wanted for cell in cells)}"
+    states = Counter(v.state for view in (summary, *summary.measures) for v in view.verdicts)
+    counts = [str(states[state] or "") for state in STATES]
+    return f"| {' | '.join([f'[{title}]({table.name}.md)', place, runs, *counts])} |"
+
+
+def refresh(summary: Summary, title: str) -> None:
+    """Put a table's line in the place of its old one; tables of no paper have none."""
+    paper = summary.table.source.get("paper")
+    if paper not in PAPERS:
+        return
+    old = path().read_text() if path().exists() else ""
+    lines = {found[1]: found[0] for found in LINE.finditer(old)} | {summary.table.name: line(summary, title)}
+    text = drawn(lines)
+    if text != old:
+        store.write(path(), text)
+
+
+def drawn(lines: dict[str, str]) -> str:
+    """The list with these lines, by table; the name of a table begins with its paper."""
+    parts = [HEAD]
+    for paper, (title, address) in PAPERS.items():
+        own = [lines[name] for name in sorted(lines) if name.startswith(f"{paper}_")]
+        if own:
+            parts.append("\n".join([f"## [{title}]({address})", "", *COLUMNS, *own, ""]))
+    return "\n".join([*parts, FIGURES])

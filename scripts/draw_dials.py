@@ -1,0 +1,108 @@
+"""The picture of the README: three dials, each turned while the others stay, on one data set.
+
+python -m scripts.draw_dials
+
+Numbers come from the committed records; docs/dials.svg and .png are written, with the numbers inside.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from experiments.errors import UserError
+from experiments.page.summary import summarise
+from experiments.plan.spec import read_table
+from scripts.interaction_figures import draw
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+PLACE = Path("docs/dials")
+COLUMN = "bibtex"
+CONTROL = ("seal_mlc", "ce")  # the dashed line
+DIALS = (  # what is turned, what stays, table, rows with their names here
+    (
+        "objective",
+        "how the energy learns from guesses\n(SEAL-dynamic)",
+        "seal_mlc",
+        {
+            "dynamic_margin": "margin",
+            "dynamic_regression": "regression",
+            "dynamic_regression_s": "regression-s",
+            "dynamic_nce": "NCE",
+            "dynamic_ranking": "ranking",
+        },
+    ),
+    (
+        "guess",
+        "where answers come from\n(inference networks, compound objective)",
+        "infnet_mlc",
+        {"separated": "separated", "shared": "shared", "stacked": "stacked"},
+    ),
+    (
+        "schedule",
+        "which part learns when\n(regression objective)",
+        "seal_mlc",
+        {"dvn_gbi": "energy only", "static_regression": "static", "dynamic_regression": "dynamic"},
+    ),
+)
+Point = tuple[float, float | None, float | None]  # our mean, its deviation over seeds, the paper's mean
+
+
+def points(table: str, rows: list[str]) -> dict[str, Point]:
+    """The numbers of these rows, to the digits of the table."""
+    summary = summarise(read_table(table))
+    digits = summary.table.metric.digits
+    found: dict[str, Point] = {}
+    for row in rows:
+        cell = summary.cells[row, COLUMN]
+        if cell.ours is None:
+            raise UserError(f"{table} has no finished run of {row} in {COLUMN}: make reproduce TABLE={table}")
+        paper = round(cell.paper.mean, digits) if cell.paper else None
+        spread = None if cell.ours.std is None else round(cell.ours.std, digits)
+        found[row] = (round(cell.ours.mean, digits), spread, paper)
+    return found
+
+
+def numbers() -> dict[str, dict[str, Point]]:
+    """All that is drawn, by dial and row."""
+    control = {"control": points(CONTROL[0], [CONTROL[1]])}
+    return control | {dial: points(table, list(rows)) for dial, _, table, rows in DIALS}
+
+
+def paint(canvas: "Figure") -> None:
+    """A column for each dial, on one axis."""
+    every = numbers()
+    control = every["control"][CONTROL[1]][0]
+    panels = canvas.subplots(1, len(DIALS), sharex=True)
+    for panel, (dial, stays, _, rows) in zip(panels, DIALS, strict=True):
+        panel.axvline(control, color="0.5", linestyle="--", linewidth=1, label="cross-entropy alone")
+        for height, (mean, spread, paper) in enumerate(every[dial].values()):
+            bar = {"fmt": "o", "color": "tab:blue", "markersize": 5, "capsize": 2}
+            panel.errorbar(mean, height, xerr=spread, label="" if height else "ours, ± over seeds", **bar)
+            if paper is not None:
+                panel.plot(paper, height, "D", mec="tab:orange", mfc="none", label="" if height else "paper")
+        panel.set_yticks(range(len(rows)), list(rows.values()))
+        panel.set_ylim(len(rows) - 0.5, -0.5)
+        panel.set_title(f"$\\bf{{{dial}}}$\n{stays}", fontsize=9)
+        panel.set_xlabel("example F1, Bibtex")
+        panel.grid(axis="x", alpha=0.3)
+    canvas.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8)
+
+
+def main() -> int:
+    """Draw, say where."""
+    try:
+        files = draw(PLACE, paint, size=(9.6, 2.9), about=json.dumps(numbers()))
+    except UserError as error:
+        Console(stderr=True).print(str(error), style="red", highlight=False, markup=False)
+        return 2
+    Console().print(" and ".join(map(str, files)), highlight=False)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
