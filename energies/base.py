@@ -1,7 +1,7 @@
 """What every energy is and offers."""
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Self
@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
+from energies.potentials import Potentials
 from losses.objectives import Slope
 
 
@@ -92,6 +93,25 @@ class MaskedEnergy(Energy):
     def over(self, mask: Tensor | None) -> "Self | BatchEnergy":
         """See Energy."""
         return self if mask is None else BatchEnergy(self, mask)
+
+
+class StructuredEnergy(MaskedEnergy):
+    """An energy that is minus the score of potentials, so that inference in it is exact.   [Scaling §2]
+
+    Its parameters are those of the unary scores and those of the rest.
+    """
+
+    @abstractmethod
+    def potentials(self, x: Tensor, mask: Tensor | None) -> Potentials:
+        """The scores of a batch; `mask` says which positions are real, None that all are."""
+
+    @abstractmethod
+    def unary_parameters(self) -> Iterator[nn.Parameter]:
+        """What the unary scores are computed with."""
+
+    @abstractmethod
+    def pairwise_parameters(self) -> Iterator[nn.Parameter]:
+        """All other parameters."""
 
 
 @dataclass(frozen=True)

@@ -3,16 +3,18 @@
 [Scaling eq. 1, §4; InfNet+ eq. 7]
 """
 
+from collections.abc import Iterator
+
 import torch
 from jaxtyping import Shaped
 from torch import Tensor, nn
 
-from energies.base import ConditionedEnergy, MaskedEnergy, Slope
+from energies.base import ConditionedEnergy, Slope, StructuredEnergy
 from energies.potentials import ChainPotentials
 from networks.sizes import at_least, match_answers
 
 
-class ChainEnergy(MaskedEnergy):
+class ChainEnergy(StructuredEnergy):
     """E(x, y) = - sum_t net(x)_t . y_t - sum_t y_t W y_t+1.
 
     `net` maps inputs (B, T, ...) to scores (B, T, S). W is normal with deviation `pairwise_std`, or uniform
@@ -61,6 +63,14 @@ class ChainEnergy(MaskedEnergy):
             x: (B, T, ...).   mask: (B, T) bool, or None where every position is real.
         """
         return ChainPotentials(self.net(x), self.pairwise, mask, self.start, self.end)
+
+    def unary_parameters(self) -> Iterator[nn.Parameter]:
+        """Those of the network."""
+        return self.net.parameters()
+
+    def pairwise_parameters(self) -> Iterator[nn.Parameter]:
+        """W, and the scores of the ends where there are any."""
+        return self.parameters(recurse=False)
 
 
 class _Downhill:

@@ -5,7 +5,7 @@ Shapes: B examples, T positions, S tags a position. Scores are high where the an
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import ClassVar, Protocol, Self
 
 import torch
 import torch.nn.functional as F
@@ -14,6 +14,51 @@ from torch import Tensor
 
 NEVER = float("-inf")
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+
+Factor = Tensor | float  # one number, or (B,): one an example
+
+
+class Potentials(Protocol):
+    """The scores of a structured answer: unary ones, U, and the rest, W, which tie its parts together.
+
+    Schemes and scalings know this much of a chain or a Gaussian field. norm(M) is the mean absolute value of
+    the entries.   [Scaling §2]
+
+    Attributes:
+        unary: U, (B, *positions, S): a score for each of S choices at each position.
+        mask: (B, *positions) bool, True is real; None where all are.
+        pairwise_unit: the norm(W) that counts as 1 where a scaling normalises W.
+    """
+
+    @property
+    def unary(self) -> Tensor: ...
+
+    @property
+    def mask(self) -> Tensor | None: ...
+
+    @property
+    def pairwise_unit(self) -> float: ...
+
+    def score(self, y: Tensor) -> Tensor:
+        """F(y) of each answer, (..., B)."""
+
+    def logits(self) -> Tensor:
+        """The unary scores alone, as the logits of an answer."""
+
+    def unary_norm(self) -> Float[Tensor, " B"]:
+        """norm(U) of each example, over its real positions."""
+
+    def pairwise_norm(self) -> Tensor:
+        """norm(W): one number, or one an example, (B,)."""
+
+    def times(self, unary: Factor, rest: Factor | None = None) -> Self:
+        """U and W times factors; `rest`, of the shape of the pairwise norm, or None, which leaves W."""
+
+    def repeat(self, k: int) -> Self:
+        """The batch k times over, (k B, ...)."""
+
+    def rows(self, index: Tensor) -> Self:
+        """Some examples of the batch, by number or by a bool each."""
 
 
 @dataclass(frozen=True)
@@ -31,8 +76,8 @@ class ChainPotentials:
         pairwise: W, (S, S): the score of a tag followed by another at the next real position. Or a table a
             step, (T-1, S, S) or (B, T-1, S, S), which the reference path alone can use.
         mask: (B, T) bool, True is real; any position may be left out: the chain links the real ones.
-        start: (S,), score of the first real tag.
-        end: (S,), score of the last real tag.
+        start: (S,), score of the first real tag. Scaled with W.
+        end: (S,), score of the last real tag. Scaled with W.
     """
 
     unary: Float[Tensor, "B T S"]
@@ -40,6 +85,7 @@ class ChainPotentials:
     mask: Tensor | None = None
     start: Float[Tensor, "..."] | None = None
     end: Float[Tensor, "..."] | None = None
+    pairwise_unit: ClassVar[float] = 1.0
 
     def __post_init__(self) -> None:
         if self.unary.dim() != 3:
@@ -128,6 +174,41 @@ class ChainPotentials:
         """F(y) - F(other) of integer tags, exact also where both are large."""
         of_y, of_other = self.tag_score(torch.stack([y, other]))
         return (of_y - of_other).to(self.state)
+
+    def logits(self) -> Float[Tensor, "B T S"]:
+        """See Potentials."""
+        return self.unary
+
+    def unary_norm(self) -> Float[Tensor, " B"]:
+        """See Potentials."""
+        if self.mask is None:
+            return self.unary.abs().mean((-2, -1))
+        sizes = self.unary.abs().mean(-1).masked_fill(~self.mask, 0)
+        return sizes.sum(-1) / self.mask.sum(-1).clamp_min(1)
+
+    def pairwise_norm(self) -> Float[Tensor, ""]:
+        """norm(W), without start and end scores."""
+        return self.pairwise.abs().mean()
+
+    def times(self, unary: Factor, rest: Factor | None = None) -> Self:
+        """See Potentials; start and end scores are multiplied by `rest` too."""
+        if isinstance(unary, Tensor) and unary.dim():
+            unary = unary.view(-1, 1, 1)
+        if rest is None:
+            return replace(self, unary=unary * self.unary)
+        pairwise = rest * self.pairwise
+        start, end = (None if scores is None else rest * scores for scores in (self.start, self.end))
+        return replace(self, unary=unary * self.unary, pairwise=pairwise, start=start, end=end)
+
+    def repeat(self, k: int) -> Self:
+        """See Potentials."""
+        return self.rows(torch.arange(len(self.unary), device=self.unary.device).repeat(k))
+
+    def rows(self, index: Tensor) -> Self:
+        """See Potentials."""
+        pairwise = self.pairwise[index] if self.pairwise.dim() == 4 else self.pairwise
+        mask = None if self.mask is None else self.mask[index]
+        return replace(self, unary=self.unary[index], pairwise=pairwise, mask=mask)
 
     def plus(self, unary: Float[Tensor, "B T S"]) -> Self:
         """These potentials with more unary score, for example a cost that augments them.

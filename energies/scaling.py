@@ -1,20 +1,18 @@
-"""How loudly the unary scores of a chain speak beside the pairwise ones.   [Scaling §5]
+"""Keeping the unary scores in proportion to the pairwise ones.   [Scaling §5]
 
 A scaling maps potentials to potentials, and may add a penalty to the loss. It is applied in training and in
-evaluation alike. norm(M) is the mean absolute value of the entries; that of the unaries is taken for each
-example over its real positions. Start and end scores, where a chain has them, go with the pairwise ones.
+evaluation alike. Norms are those of the potentials, of each example.
 
-Shapes: B examples, T positions, S tags, K values of alpha.
+Shapes: B examples, K values of alpha.
 """
 
 from abc import abstractmethod
-from dataclasses import replace
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from energies.potentials import ChainPotentials
+from energies.potentials import Potentials
 from networks.sizes import at_least
 
 EPSILON = 1e-8
@@ -22,29 +20,30 @@ EPSILON = 1e-8
 Rows = Float[Tensor, " B"]
 
 
-def unary_norm(p: ChainPotentials) -> Rows:
-    """norm(U) of each example."""
-    if p.mask is None:
-        return p.unary.abs().mean((-2, -1))
-    sizes = p.unary.abs().mean(-1).masked_fill(~p.mask, 0)
-    return sizes.sum(-1) / p.mask.sum(-1).clamp_min(1)
-
-
-def pairwise_norm(p: ChainPotentials) -> Float[Tensor, ""]:
-    """norm(W)."""
-    return p.pairwise.abs().mean()
-
-
 class Scaling(nn.Module):
     """Potentials to potentials; what it chooses while a run lasts is kept with the weights."""
 
+    alpha: Tensor | float
+
     @abstractmethod
-    def forward(self, p: ChainPotentials) -> ChainPotentials:
+    def forward(self, p: Potentials) -> Potentials:
         """The potentials that inference is to see."""
 
-    def penalty(self, p: ChainPotentials) -> Rows:
+    def penalty(self, p: Potentials) -> Rows:
         """What the loss of each example grows by, from the potentials before they are scaled."""
         return p.unary.new_zeros(len(p.unary))
+
+    def search_size(self) -> int:
+        """How many training examples alpha is chosen on after each epoch; 0 where nothing is chosen."""
+        return 0
+
+    def candidates(self) -> Float[Tensor, " K"]:
+        """The values that alpha is chosen from; none where nothing is chosen."""
+        return torch.empty(0)
+
+    def choose(self, losses: Float[Tensor, " K"]) -> None:
+        """Set alpha, by the mean loss of the examples under each candidate."""
+        raise NotImplementedError(f"{type(self).__name__} has no alpha to choose.")
 
 
 class FixedAlpha(Scaling):
@@ -54,8 +53,8 @@ class FixedAlpha(Scaling):
         super().__init__()
         self.alpha = alpha
 
-    def forward(self, p: ChainPotentials) -> ChainPotentials:
-        return replace(p, unary=self.alpha * p.unary)
+    def forward(self, p: Potentials) -> Potentials:
+        return p.times(self.alpha)
 
 
 class Online(Scaling):
@@ -76,13 +75,16 @@ class Online(Scaling):
         self.register_buffer("alpha", torch.ones(()))
         self.register_buffer("grid", 2.0 ** torch.arange(-reach, reach + 1), persistent=False)
 
-    def forward(self, p: ChainPotentials) -> ChainPotentials:
-        return replace(p, unary=self.alpha * p.unary)
+    def forward(self, p: Potentials) -> Potentials:
+        return p.times(self.alpha)
 
-    def over_grid(self, p: ChainPotentials) -> ChainPotentials:
-        """The potentials under each alpha of the grid: one batch of K B examples, alpha by alpha."""
-        unary = (self.grid.view(-1, 1, 1, 1) * p.unary).flatten(0, 1)
-        return replace(p, unary=unary, mask=None if p.mask is None else p.mask.repeat(len(self.grid), 1))
+    def search_size(self) -> int:
+        """See Scaling."""
+        return self.subset
+
+    def candidates(self) -> Float[Tensor, " K"]:
+        """See Scaling."""
+        return self.grid
 
     def choose(self, losses: Float[Tensor, " K"]) -> None:
         """Take the alpha of the least loss; among equals the one nearest to the last, as a factor.
@@ -103,8 +105,8 @@ class Offline(Scaling):
         super().__init__()
         self.alpha = alpha
 
-    def forward(self, p: ChainPotentials) -> ChainPotentials:
-        return _times(p, self.alpha / _per_example(p), 1 / (pairwise_norm(p) + EPSILON))
+    def forward(self, p: Potentials) -> Potentials:
+        return p.times(self.alpha / _unary_norm(p), 1 / _pairwise_norm(p))
 
 
 class Regularised(Scaling):
@@ -114,11 +116,11 @@ class Regularised(Scaling):
         super().__init__()
         self.alpha, self.weight = alpha, weight
 
-    def forward(self, p: ChainPotentials) -> ChainPotentials:
+    def forward(self, p: Potentials) -> Potentials:
         return p
 
-    def penalty(self, p: ChainPotentials) -> Rows:
-        ratio = unary_norm(p) / (pairwise_norm(p) + EPSILON)
+    def penalty(self, p: Potentials) -> Rows:
+        ratio = p.unary_norm() / _pairwise_norm(p)
         return self.weight * (ratio - self.alpha).square()
 
 
@@ -129,8 +131,8 @@ class Temperature(Scaling):
         super().__init__()
         self.alpha = alpha
 
-    def forward(self, p: ChainPotentials) -> ChainPotentials:
-        return _times(p, self.alpha, self.alpha)
+    def forward(self, p: Potentials) -> Potentials:
+        return p.times(self.alpha, self.alpha)
 
 
 class HardTemperature(Scaling):
@@ -140,19 +142,20 @@ class HardTemperature(Scaling):
         super().__init__()
         self.alpha = alpha
 
-    def forward(self, p: ChainPotentials) -> ChainPotentials:
-        return _times(p, self.alpha / _per_example(p), self.alpha / (pairwise_norm(p) + EPSILON))
+    def forward(self, p: Potentials) -> Potentials:
+        return p.times(self.alpha / _unary_norm(p), self.alpha / _pairwise_norm(p))
 
 
-def _per_example(p: ChainPotentials) -> Float[Tensor, "B 1 1"]:
-    return (unary_norm(p) + EPSILON).view(-1, 1, 1)
+def under_each(p: Potentials, alphas: Float[Tensor, " K"]) -> Potentials:
+    """The potentials with each alpha times U: one batch of K B examples, alpha by alpha."""
+    return p.repeat(len(alphas)).times(alphas.repeat_interleave(len(p.unary)))
 
 
-def _times(p: ChainPotentials, unary: Tensor | float, rest: Tensor | float) -> ChainPotentials:
-    return replace(
-        p,
-        unary=unary * p.unary,
-        pairwise=rest * p.pairwise,
-        start=None if p.start is None else rest * p.start,
-        end=None if p.end is None else rest * p.end,
-    )
+def _unary_norm(p: Potentials) -> Rows:
+    """norm(U), to divide by."""
+    return p.unary_norm() + EPSILON
+
+
+def _pairwise_norm(p: Potentials) -> Tensor:
+    """norm(W), in the unit of its kind of potentials, to divide by."""
+    return p.pairwise_norm() / p.pairwise_unit + EPSILON

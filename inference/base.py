@@ -1,13 +1,17 @@
-"""What a search for an answer is, and what it returns."""
+"""What a search for an answer is, and what it returns; what structured potentials are trained by."""
 
 import enum
-from abc import ABCMeta, abstractmethod
+from abc import ABC, ABCMeta, abstractmethod
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from torch import Tensor
 
 from energies.base import Slope
+from energies.potentials import Potentials
 from energies.spaces import AnswerSpace
+
+P = TypeVar("P", bound=Potentials)
 
 
 class Status(enum.Enum):
@@ -40,3 +44,15 @@ class Inference(metaclass=ABCMeta):
 
         `slope` gives value and gradient of the target; `logits` are those of a feed-forward net, if any.
         """
+
+
+class Criterion(ABC, Generic[P]):
+    """What potentials of one kind are trained by, and how they are decoded then.   [Scaling §4]"""
+
+    @abstractmethod
+    def loss(self, p: P, y: Tensor) -> Tensor:
+        """The loss (B,) of each example; y is its true answer."""
+
+    @abstractmethod
+    def predict(self, p: P) -> Tensor:
+        """The answer to each example, discrete or relaxed, 0 where a position is not real."""

@@ -6,10 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from datamodules.batches import Batch
-from energies.chain import ChainEnergy
-from energies.potentials import ChainPotentials
-from energies.scaling import pairwise_norm, unary_norm
-from inference.chain.criteria import Criterion
+from energies.base import StructuredEnergy
+from energies.potentials import Potentials
+from inference.base import Criterion
 from lightning_modules.base import Scheme
 from lightning_modules.processes import mean_over_processes
 
@@ -24,12 +23,12 @@ class ChainScheme(Scheme):
     epoch.   [Scaling Fig. 1]
     """
 
-    def __init__(self, energy: ChainEnergy, criterion: Criterion, **scheme: Any) -> None:
+    def __init__(self, energy: StructuredEnergy, criterion: Criterion, **scheme: Any) -> None:
         super().__init__(**scheme)
         self.energy, self.criterion = energy, criterion
         self._ratios: list[Tensor] = []
 
-    def potentials(self, batch: Batch) -> ChainPotentials:
+    def potentials(self, batch: Batch) -> Potentials:
         """What the chain says of a batch."""
         return self.energy.potentials(batch.inputs, batch.mask)
 
@@ -40,9 +39,9 @@ class ChainScheme(Scheme):
         return self.criterion.predict(self.potentials(batch))
 
     @torch.no_grad()
-    def watch(self, p: ChainPotentials) -> None:
+    def watch(self, p: Potentials) -> None:
         """Note norm(U) / norm(W) of a training batch, for the curve; nothing waits for the device."""
-        self._ratios.append(unary_norm(p).mean() / pairwise_norm(p))
+        self._ratios.append(p.unary_norm().mean() / p.pairwise_norm().mean())
 
     def on_train_epoch_end(self) -> None:
         """Let the ratio's curve go on; see Scheme."""

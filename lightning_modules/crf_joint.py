@@ -7,8 +7,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from datamodules.batches import Batch
-from energies.chain import ChainEnergy
-from inference.chain.criteria import Criterion
+from energies.base import StructuredEnergy
+from inference.base import Criterion
 from lightning_modules.crf import ChainScheme
 
 
@@ -18,7 +18,11 @@ class CRFJoint(ChainScheme):
     main = "energy"
 
     def __init__(
-        self, energy: ChainEnergy, criterion: Criterion, energy_optimizer: OptimizerCallable, **scheme: Any
+        self,
+        energy: StructuredEnergy,
+        criterion: Criterion,
+        energy_optimizer: OptimizerCallable,
+        **scheme: Any,
     ) -> None:
         super().__init__(energy, criterion, **scheme)
         self.save_hyperparameters()

@@ -9,10 +9,9 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from datamodules.batches import Batch, Batches
-from energies.chain import ChainEnergy
-from energies.potentials import ChainPotentials
-from energies.scaling import Online, Scaling
-from inference.chain.criteria import Criterion
+from energies.base import StructuredEnergy
+from energies.scaling import Scaling, under_each
+from inference.base import Criterion
 from lightning_modules.base import mix
 from lightning_modules.crf import ChainScheme
 
@@ -33,7 +32,7 @@ class CRFScaled(ChainScheme):
 
     def __init__(
         self,
-        energy: ChainEnergy,
+        energy: StructuredEnergy,
         criterion: Criterion,
         scaling: Scaling,
         energy_optimizer: OptimizerCallable,
@@ -62,35 +61,36 @@ class CRFScaled(ChainScheme):
             self._choose()
 
     def _choose(self) -> None:
-        if isinstance(self.scaling, Online) and self._chosen != self.current_epoch:
+        if self.scaling.search_size() and self._chosen != self.current_epoch:
             data = self.trainer.train_dataloader
             assert isinstance(data, Batches)
             training = self.training
             self.eval()
-            self.scaling.choose(self.search(self.scaling, data))
+            self.scaling.choose(self.search(data))
             self.train(training)
             self._chosen = self.current_epoch
 
     @torch.no_grad()
-    def search(self, online: Online, data: Batches) -> Tensor:
+    def search(self, data: Batches) -> Tensor:
         """Mean loss of the subset of this epoch under each alpha of the grid, (K,), in float64."""
         draw = torch.Generator().manual_seed(mix(self.seed, SEARCH, self.current_epoch))
-        rows = torch.randperm(len(data.inputs), generator=draw)[: online.subset]
+        rows = torch.randperm(len(data.inputs), generator=draw)[: self.scaling.search_size()]
         if data.lengths is not None:
             rows = rows[data.lengths[rows].argsort(stable=True)]  # little padding
-        total = online.grid.new_zeros(len(online.grid), dtype=torch.float64)
+        alphas = self.scaling.candidates()
+        total = alphas.new_zeros(len(alphas), dtype=torch.float64)
         for some in rows.split(ROWS):
             batch = data.rows(some)
-            p: ChainPotentials = online.over_grid(self.potentials(batch))
-            losses = self.criterion.loss(p, batch.y.repeat(len(online.grid), 1, 1))
-            total += losses.unflatten(0, (len(online.grid), -1)).sum(1, dtype=torch.float64)
+            p = under_each(self.potentials(batch), alphas)
+            losses = self.criterion.loss(p, batch.y.repeat(len(alphas), *[1] * (batch.y.dim() - 1)))
+            total += losses.unflatten(0, (len(alphas), -1)).sum(1, dtype=torch.float64)
         return total / len(rows)
 
     def on_train_epoch_end(self) -> None:
         """Log alpha where it is chosen, at the latest now; see ChainScheme."""
         self._choose()
         super().on_train_epoch_end()
-        if isinstance(self.scaling, Online):
+        if self.scaling.search_size():
             alpha = float(self.scaling.alpha)
             self.note("alpha", alpha)
             self.log("train/alpha", alpha)

@@ -7,8 +7,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from datamodules.batches import Batch
-from energies.chain import ChainEnergy
-from inference.chain.criteria import Criterion
+from energies.base import StructuredEnergy
+from inference.base import Criterion
 from lightning_modules.crf import ChainScheme
 from lightning_modules.phases import Phased
 
@@ -28,7 +28,7 @@ class CRFStage(Phased, ChainScheme):
 
     def __init__(
         self,
-        energy: ChainEnergy,
+        energy: StructuredEnergy,
         criterion: Criterion,
         unary_optimizer: OptimizerCallable,
         pairwise_optimizer: OptimizerCallable,
@@ -44,10 +44,9 @@ class CRFStage(Phased, ChainScheme):
         self.joint_optimizer = joint_optimizer
 
     def parts(self) -> dict[str, Optimizer]:
-        tables = [p for name, p in self.energy.named_parameters() if not name.startswith("net.")]
         optimizers = {
-            "unary": self.unary_optimizer(self.energy.net.parameters()),
-            "pairwise": self.pairwise_optimizer(tables),
+            "unary": self.unary_optimizer(self.energy.unary_parameters()),
+            "pairwise": self.pairwise_optimizer(self.energy.pairwise_parameters()),
             "joint": self.joint_optimizer(self.energy.parameters()),
         }
         return {phase: optimizers[phase] for phase in self.phases}
@@ -56,13 +55,13 @@ class CRFStage(Phased, ChainScheme):
         p = self.potentials(batch)
         self.watch(p)
         if part == "unary":
-            return self.space.over(batch.mask).supervise(p.unary, batch.y).mean()
+            return self.space.over(batch.mask).supervise(p.logits(), batch.y).mean()
         return self.criterion.loss(p, batch.y).mean()
 
     def predict(self, batch: Batch) -> Tensor:
         p = self.potentials(batch)
         if self.main == "unary":
-            return self.space.over(batch.mask).relax(p.unary)
+            return self.space.over(batch.mask).relax(p.logits())
         return self.criterion.predict(p)
 
     def scheduled(self) -> list[str]:

@@ -242,7 +242,7 @@ def test_online_scaling_finds_the_least_loss_of_the_grid(criterion: Criterion, t
     with torch.no_grad():
         p = module.potentials(batch)
         losses = [criterion.loss(FixedAlpha(alpha)(p), batch.y).mean().item() for alpha in grid]
-    assert module.search(online, data).tolist() == pytest.approx(losses, rel=1e-5)
+    assert module.search(data).tolist() == pytest.approx(losses, rel=1e-5)
     assert losses[grid.index(online.alpha.item())] == pytest.approx(min(losses), rel=1e-5)
 
 
@@ -252,7 +252,7 @@ class Searches(CRFScaled):
     def on_validation_epoch_start(self) -> None:
         assert isinstance(self.scaling, Online) and not self.training
         before = self.scaling.alpha.item()
-        losses = self.search(self.scaling, self.trainer.train_dataloader)
+        losses = self.search(self.trainer.train_dataloader)
         super().on_validation_epoch_start()
         self.seen = [*getattr(self, "seen", []), (before, losses, self.scaling.alpha.item())]
 

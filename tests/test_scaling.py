@@ -13,8 +13,7 @@ from energies.scaling import (
     Regularised,
     Scaling,
     Temperature,
-    pairwise_norm,
-    unary_norm,
+    under_each,
 )
 
 MASK = tensor([[True, True], [True, False]])
@@ -27,8 +26,8 @@ def potentials() -> ChainPotentials:
 
 
 def test_norms_are_mean_sizes_over_real_positions() -> None:
-    assert unary_norm(potentials()).tolist() == [2.5, 1.0]
-    assert pairwise_norm(potentials()).item() == 1.0
+    assert potentials().unary_norm().tolist() == [2.5, 1.0]
+    assert potentials().pairwise_norm().item() == 1.0
 
 
 def test_each_scaling_is_as_worked_by_hand() -> None:
@@ -82,7 +81,7 @@ def test_gradients_flow_through_the_norms() -> None:
 def test_the_grid_of_online_scaling_stands_as_one_batch() -> None:
     p, online = potentials(), Online(reach=2)
     assert online.grid.tolist() == [0.25, 0.5, 1, 2, 4]
-    all_at_once = online.over_grid(p)
+    all_at_once = under_each(p, online.candidates())
     for k, alpha in enumerate(online.grid.tolist()):
         one = FixedAlpha(alpha)(p)
         assert torch.equal(all_at_once.unary[2 * k : 2 * k + 2], one.unary)

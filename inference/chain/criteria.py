@@ -4,8 +4,7 @@ Shapes: B examples, T positions, S tags.
 """
 
 import warnings
-from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +13,7 @@ from torch import Tensor
 
 from energies.potentials import ChainPotentials
 from inference import chain
-from inference.base import Status
+from inference.base import Criterion, Status
 from inference.chain import reference as chain_reference
 from inference.chain.kernels import log_space
 from inference.chain.mean_field import MeanField
@@ -29,20 +28,8 @@ Rows = Float[Tensor, " B"]
 SMALL, SMALLER = 1e-20, 1e-200
 
 
-class Criterion(ABC):
-    """A loss of potentials against gold tags, and how potentials so trained are decoded."""
-
-    @abstractmethod
-    def loss(self, p: ChainPotentials, y: Tags) -> Rows:
-        """The loss of each example; y is one-hot, all zero where a position is not real."""
-
-    @abstractmethod
-    def predict(self, p: ChainPotentials) -> Tags:
-        """The answer: one-hot or relaxed, all zero where a position is not real."""
-
-
 @dataclass(frozen=True)
-class Likelihood(Criterion):
+class Likelihood(Criterion[ChainPotentials]):
     """-log P(gold), summed over positions; the best answer.   [Scaling eq. 4]"""
 
     def loss(self, p: ChainPotentials, y: Tags) -> Rows:
@@ -53,7 +40,7 @@ class Likelihood(Criterion):
 
 
 @dataclass(frozen=True)
-class MarginalCrossEntropy(Criterion):
+class MarginalCrossEntropy(Criterion[ChainPotentials]):
     """Mean over positions of -log p_t(gold_t); the marginals p, whose argmax decides.   [Scaling eq. 5]"""
 
     def loss(self, p: ChainPotentials, y: Tags) -> Rows:
@@ -63,7 +50,7 @@ class MarginalCrossEntropy(Criterion):
         if not bool(hard.any()):
             return losses.cross_entropy(gold, y)
         rows = losses.cross_entropy(gold.masked_fill(hard.unsqueeze(1), 1), y)
-        again = _examples(p, hard)
+        again = p.rows(hard)
         if wide or not torch.is_grad_enabled():
             redone = _in_logs(again.to(torch.float64), y[hard])
         else:
@@ -75,7 +62,7 @@ class MarginalCrossEntropy(Criterion):
 
 
 @dataclass(frozen=True)
-class StructuredSVM(Criterion):
+class StructuredSVM(Criterion[ChainPotentials]):
     """The worst violation of a margin, the share of wrong tags; the best answer.   [Scaling eqs. 7, 8]"""
 
     def loss(self, p: ChainPotentials, y: Tags) -> Rows:
@@ -90,7 +77,7 @@ class StructuredSVM(Criterion):
 
 
 @dataclass(frozen=True)
-class MeanFieldCrossEntropy(Criterion):
+class MeanFieldCrossEntropy(Criterion[ChainPotentials]):
     """Mean over positions of -log q_t(gold_t) for mean-field q; q, whose argmax is the answer.
 
     [Scaling eqs. 5, 6]
@@ -110,12 +97,6 @@ class MeanFieldCrossEntropy(Criterion):
                 stacklevel=1,
             )
         return found.y
-
-
-def _examples(p: ChainPotentials, rows: Tensor) -> ChainPotentials:
-    """Some examples of a batch."""
-    pairwise = p.pairwise[rows] if p.pairwise.dim() == 4 else p.pairwise
-    return replace(p, unary=p.unary[rows], pairwise=pairwise, mask=None if p.mask is None else p.mask[rows])
 
 
 def _in_logs(p: ChainPotentials, y: Tags) -> Rows:
