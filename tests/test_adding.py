@@ -1,0 +1,74 @@
+"""What docs/adding.md shows is all that an addition takes: its files are counted, and trained in a copy."""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from committed import ROOT
+from make_mlc import sparse_arff
+from scripts.check_size import SCIENCE
+
+PAGE = (ROOT / "docs" / "adding.md").read_text()
+SECTIONS = dict(re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", PAGE, re.DOTALL | re.MULTILINE))
+MOST = {  # files of an addition
+    "An energy": 1,
+    "A data set of a known format": 2,
+    "A table": 1,
+}
+
+
+def files(section: str) -> dict[str, str]:
+    """The files of a section, by path."""
+    return dict(re.findall(r"^`([\w/.]+)`:\n\n```\w+\n(.*?)^```$", section, re.DOTALL | re.MULTILINE))
+
+
+def commands(section: str) -> list[list[str]]:
+    """The commands of a section, their words."""
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", section, re.DOTALL | re.MULTILINE)
+    text = "".join(text for language, text in blocks if not language)
+    return [shlex.split(line) for line in text.replace("\\\n", " ").splitlines()]
+
+
+def test_every_section_is_counted() -> None:
+    assert SECTIONS.keys() == MOST.keys()
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """The repository without records, and data of a user's own."""
+    for folder in (*SCIENCE, "experiments", "scripts", "conf"):
+        shutil.copytree(ROOT / folder, tmp_path / folder)
+    (tmp_path / "data" / "mine").mkdir(parents=True)
+    for part in ("train", "test"):
+        (tmp_path / f"data/mine/mine-{part}.arff").write_text(sparse_arff(40, 12, 4, words=6, tags=2))
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", MOST)
+def test_what_the_page_adds_is_few_files_and_trains(copy: Path, name: str) -> None:
+    added = files(SECTIONS[name])
+    assert 1 <= len(added) <= MOST[name]
+    for path, text in added.items():
+        assert (copy / path).parent.is_dir(), f"{path} needs a folder of its own"
+        (copy / path).write_text(text)
+    (words,) = commands(SECTIONS[name])
+    done = subprocess.run(
+        [sys.executable, *words[1:]],
+        cwd=copy,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    records = [json.loads(path.read_text()) for path in copy.glob("runs/**/record.json")]
+    named = [path.removesuffix(".py").replace("/", ".") for path in added if path.endswith(".py")]
+    assert records and all(r["epochs"] == 1 and r["metrics"] for r in records)
+    assert all(part in json.dumps(r["config"]) for r in records for part in named)
