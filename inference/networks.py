@@ -37,17 +37,25 @@ class InferenceNetworks(nn.Module, ABC):
     def predictors(self) -> list[nn.Module]:
         """The modules that `predict` asks."""
 
-    def check(self, roles: Collection[Role]) -> None:
-        """Raise where an objective over these roles does not train these networks.
+    def check(self, roles: Collection[Role], *, tuned: bool = False) -> None:
+        """Raise where an objective over these roles does not train these networks, or A cannot be tuned.
 
         Raises:
             ValueError: with what to take instead.
         """
+        if tuned:
+            raise ValueError(
+                f"{type(self).__name__} trains A together with F; the phase `tune` is for networks.Single."
+            )
         if "test" not in roles:
             raise ValueError(
                 f"the objective trains F alone, and {type(self).__name__} would predict with an untrained A: "
                 "take networks.Single, or an objective of both such as Compound."
             )
+
+    def fix_augmented(self) -> None:
+        """From now on F is what it was, and A is tuned from F; for networks of which `check` says so."""
+        raise NotImplementedError
 
 
 class Single(InferenceNetworks):
@@ -65,7 +73,7 @@ class Single(InferenceNetworks):
         nets: dict[Role, nn.Module] = {"augmented": self.before, "test": self.net}
         return {role: nets[role](x) for role in roles}
 
-    def check(self, roles: Collection[Role]) -> None:
+    def check(self, roles: Collection[Role], *, tuned: bool = False) -> None:
         if len(roles) > 1:
             raise ValueError(
                 "the objective is of A and F, and Single is one network: take networks.Separated, Shared or "
@@ -79,7 +87,7 @@ class Single(InferenceNetworks):
         return [self.net]
 
     def fix_augmented(self) -> None:
-        """From now on F is what it was, and A goes on from F; asked again, A starts from F once more."""
+        """See InferenceNetworks; asked again, A starts from F once more."""
         if self.fixed:
             self.net.load_state_dict(self.before.state_dict())
         else:

@@ -10,9 +10,8 @@ from energies.base import StructuredEnergy
 from energies.potentials import Potentials
 from inference.base import Criterion
 from lightning_modules.base import Scheme
-from lightning_modules.processes import mean_over_processes
 
-PIECES = 8  # how many points of a curve an epoch leaves
+POINTS = 8  # of the curve, an epoch
 
 
 class ChainScheme(Scheme):
@@ -26,7 +25,6 @@ class ChainScheme(Scheme):
     def __init__(self, energy: StructuredEnergy, criterion: Criterion, **scheme: Any) -> None:
         super().__init__(**scheme)
         self.energy, self.criterion = energy, criterion
-        self._ratios: list[Tensor] = []
 
     def potentials(self, batch: Batch) -> Potentials:
         """What the chain says of a batch."""
@@ -39,14 +37,6 @@ class ChainScheme(Scheme):
         return self.criterion.predict(self.potentials(batch))
 
     @torch.no_grad()
-    def watch(self, p: Potentials) -> None:
-        """Note norm(U) / norm(W) of a training batch, for the curve; nothing waits for the device."""
-        self._ratios.append(p.unary_norm().mean() / p.pairwise_norm().mean())
-
-    def on_train_epoch_end(self) -> None:
-        """Let the ratio's curve go on; see Scheme."""
-        (ratios,) = mean_over_processes([torch.stack(self._ratios)])
-        pieces = ratios.tensor_split(PIECES)
-        self.note("ratio", *torch.stack([piece.mean() for piece in pieces if len(piece)]).tolist())
-        self._ratios = []
-        super().on_train_epoch_end()
+    def watch_ratio(self, p: Potentials) -> None:
+        """Keep norm(U) / norm(W) of a training batch for its curve."""
+        self.watch("ratio", p.unary_norm().mean() / p.pairwise_norm().mean(), points=POINTS)

@@ -4,18 +4,16 @@ from typing import Any
 
 from pytorch_lightning.cli import OptimizerCallable
 from torch import Tensor
-from torch.optim import Optimizer
 
 from datamodules.batches import Batch
 from energies.base import StructuredEnergy
 from inference.base import Criterion
+from lightning_modules.base import Part
 from lightning_modules.crf import ChainScheme
 
 
 class CRFJoint(ChainScheme):
     """The network and the pairwise scores learn together by the criterion alone.   [Scaling §2, "joint"]"""
-
-    main = "energy"
 
     def __init__(
         self,
@@ -28,10 +26,15 @@ class CRFJoint(ChainScheme):
         self.save_hyperparameters()
         self.energy_optimizer = energy_optimizer
 
-    def parts(self) -> dict[str, Optimizer]:
-        return {"energy": self.energy_optimizer(self.energy.parameters())}
+    def training_step(self, batch: Batch, index: int) -> None:
+        self.move("energy", batch)
 
-    def loss(self, part: str, batch: Batch) -> Tensor:
+    def energy_loss(self, batch: Batch) -> Tensor:
+        """Mean of the criterion's loss over the batch."""
         p = self.potentials(batch)
-        self.watch(p)
+        self.watch_ratio(p)
         return self.criterion.loss(p, batch.y).mean()
+
+    def parts(self) -> dict[str, Part]:
+        learned = self.energy.parameters()
+        return {"energy": Part(learned, self.energy_optimizer, self.energy_loss, **self.main_options)}

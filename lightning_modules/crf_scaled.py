@@ -6,13 +6,13 @@ import torch
 from pytorch_lightning.cli import OptimizerCallable
 from pytorch_lightning.trainer.states import TrainerFn
 from torch import Tensor
-from torch.optim import Optimizer
 
 from datamodules.batches import Batch, Batches
 from energies.base import StructuredEnergy
 from energies.scaling import Scaling, under_each
 from inference.base import Criterion
-from lightning_modules.base import mix
+from lightning_modules.base import Part
+from lightning_modules.bookkeeping import mix
 from lightning_modules.crf import ChainScheme
 
 SEARCH = 1_000_003  # sets the draws of the subset apart from those of the parts
@@ -28,8 +28,6 @@ class CRFScaled(ChainScheme):
     same subset of all examples.
     """
 
-    main = "energy"
-
     def __init__(
         self,
         energy: StructuredEnergy,
@@ -43,13 +41,18 @@ class CRFScaled(ChainScheme):
         self.scaling, self.energy_optimizer = scaling, energy_optimizer
         self._chosen = -1  # the epoch that alpha was last chosen in
 
-    def parts(self) -> dict[str, Optimizer]:
-        return {"energy": self.energy_optimizer(self.energy.parameters())}
+    def training_step(self, batch: Batch, index: int) -> None:
+        self.move("energy", batch)
 
-    def loss(self, part: str, batch: Batch) -> Tensor:
+    def parts(self) -> dict[str, Part]:
+        learned = self.energy.parameters()
+        return {"energy": Part(learned, self.energy_optimizer, self.energy_loss, **self.main_options)}
+
+    def energy_loss(self, batch: Batch) -> Tensor:
+        """Mean over the batch of the criterion's loss of the scaled potentials, and the scaling's penalty."""
         p = self.potentials(batch)
         scaled = self.scaling(p)
-        self.watch(scaled)
+        self.watch_ratio(scaled)
         return (self.criterion.loss(scaled, batch.y) + self.scaling.penalty(p)).mean()
 
     def predict(self, batch: Batch) -> Tensor:
@@ -92,5 +95,5 @@ class CRFScaled(ChainScheme):
         super().on_train_epoch_end()
         if self.scaling.search_size():
             alpha = float(self.scaling.alpha)
-            self.note("alpha", alpha)
+            self.append_to_curve("alpha", alpha)
             self.log("train/alpha", alpha)

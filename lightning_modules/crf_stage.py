@@ -1,14 +1,15 @@
 """Stage training of a chain: the network, then the pairwise scores, then everything."""
 
+from functools import partial
 from typing import Any, Literal
 
 from pytorch_lightning.cli import OptimizerCallable
 from torch import Tensor
-from torch.optim import Optimizer
 
 from datamodules.batches import Batch
 from energies.base import StructuredEnergy
 from inference.base import Criterion
+from lightning_modules.base import Part
 from lightning_modules.crf import ChainScheme
 from lightning_modules.phases import Phased
 
@@ -39,55 +40,35 @@ class CRFStage(Phased, ChainScheme):
     ) -> None:
         super().__init__(phases=phases, energy=energy, criterion=criterion, **scheme)
         self.save_hyperparameters()
-        self.main = self.phase  # the part that moves
         self.unary_optimizer, self.pairwise_optimizer = unary_optimizer, pairwise_optimizer
         self.joint_optimizer = joint_optimizer
 
-    def parts(self) -> dict[str, Optimizer]:
-        optimizers = {
-            "unary": self.unary_optimizer(self.energy.unary_parameters()),
-            "pairwise": self.pairwise_optimizer(self.energy.pairwise_parameters()),
-            "joint": self.joint_optimizer(self.energy.parameters()),
-        }
-        return {phase: optimizers[phase] for phase in self.phases}
+    def training_step(self, batch: Batch, index: int) -> None:
+        self.move(self.phase, batch)
 
-    def loss(self, part: str, batch: Batch) -> Tensor:
+    def unary_loss(self, batch: Batch) -> Tensor:
+        """Mean over the batch of the cross-entropy of the network's scores U."""
         p = self.potentials(batch)
-        self.watch(p)
-        if part == "unary":
-            return self.space.over(batch.mask).supervise(p.logits(), batch.y).mean()
+        self.watch_ratio(p)
+        return self.space.over(batch.mask).supervise(p.logits(), batch.y).mean()
+
+    def chain_loss(self, batch: Batch) -> Tensor:
+        """Mean over the batch of the criterion's loss."""
+        p = self.potentials(batch)
+        self.watch_ratio(p)
         return self.criterion.loss(p, batch.y).mean()
+
+    def parts(self) -> dict[str, Part]:
+        unary, pairwise = self.energy.unary_parameters(), self.energy.pairwise_parameters()
+        parts = {
+            "unary": partial(Part, unary, self.unary_optimizer, self.unary_loss),
+            "pairwise": partial(Part, pairwise, self.pairwise_optimizer, self.chain_loss),
+            "joint": partial(Part, self.energy.parameters(), self.joint_optimizer, self.chain_loss),
+        }
+        return {phase: parts[phase](**self.main_options) for phase in self.phases}
 
     def predict(self, batch: Batch) -> Tensor:
         p = self.potentials(batch)
-        if self.main == "unary":
+        if self.phase == "unary":
             return self.space.over(batch.mask).relax(p.logits())
         return self.criterion.predict(p)
-
-    def scheduled(self) -> list[str]:
-        """Every phase has a schedule of its own."""
-        return list(self.phases)
-
-    def enter(self, phase: str) -> None:
-        """See Phased; the part of that name moves."""
-        super().enter(phase)
-        self.main = phase
-
-    def on_fit_start(self) -> None:
-        """See Phased; here parts share parameters, so what rests is what the phase does not move."""
-        super().on_fit_start()
-        self._moves = self._owned
-        self._rests = {
-            phase: [p for p in self.energy.parameters() if all(p is not q for q in moved)]
-            for phase, moved in self._moves.items()
-        }
-
-    def on_train_epoch_start(self) -> None:
-        """Let go of what the phase moves, hold the rest; see Phased."""
-        super().on_train_epoch_start()
-        self._owned = {self.main: self._moves[self.main], "rest": self._rests[self.main]}
-
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """See Phased."""
-        super().on_load_checkpoint(checkpoint)
-        self.main = self.phase

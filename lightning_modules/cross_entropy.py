@@ -4,10 +4,9 @@ from typing import Any
 
 from pytorch_lightning.cli import OptimizerCallable
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from datamodules.batches import Batch
-from lightning_modules.base import Scheme
+from lightning_modules.base import Part, Scheme
 from networks.sizes import at_least
 
 
@@ -17,8 +16,6 @@ class CrossEntropy(Scheme):
     More than one step makes the control for schemes that take as many.
     """
 
-    main = "task"
-
     def __init__(
         self, task_net: nn.Module, task_optimizer: OptimizerCallable, *, task_steps: int = 1, **scheme: Any
     ) -> None:
@@ -27,15 +24,17 @@ class CrossEntropy(Scheme):
         self.save_hyperparameters()
         self.task_net, self.task_optimizer, self.task_steps = task_net, task_optimizer, task_steps
 
-    def parts(self) -> dict[str, Optimizer]:
-        return {"task": self.task_optimizer(self.task_net.parameters())}
-
     def training_step(self, batch: Batch, index: int) -> None:
         for _ in range(self.task_steps):
-            self.step("task", batch)
+            self.move("task", batch)
 
-    def loss(self, part: str, batch: Batch) -> Tensor:
+    def task_loss(self, batch: Batch) -> Tensor:
+        """Mean over the batch of the supervised loss."""
         return self.space.over(batch.mask).supervise(self.task_net(batch.inputs), batch.y).mean()
+
+    def parts(self) -> dict[str, Part]:
+        learned = self.task_net.parameters()
+        return {"task": Part(learned, self.task_optimizer, self.task_loss, **self.main_options)}
 
     def predictors(self) -> list[nn.Module]:
         return [self.task_net]

@@ -5,13 +5,12 @@ from typing import Any
 import torch
 from pytorch_lightning.cli import OptimizerCallable
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from datamodules.batches import Batch
 from energies.base import Energy
 from inference.gradient import Search
 from inference.guesses import Guess, GuessContext, Minimum
-from lightning_modules.base import Scheme
+from lightning_modules.base import Part, Scheme
 from lightning_modules.processes import over_processes
 from losses.objectives import Objective
 
@@ -24,8 +23,6 @@ class EnergyNet(Scheme):
     `guesser` is the frozen net of a finished run that proposes answers to start from or noise to tell apart;
     it keeps its dropout while the energy trains, as released. None where guesses come from searches alone.
     """
-
-    main = "energy"
 
     def __init__(
         self,
@@ -43,15 +40,20 @@ class EnergyNet(Scheme):
         self.energy, self.objective, self.guess, self.inference = energy, objective, guess, inference
         self.energy_optimizer, self.guesser = energy_optimizer, guesser
 
-    def parts(self) -> dict[str, Optimizer]:
-        return {"energy": self.energy_optimizer(self.energy.parameters())}
+    def training_step(self, batch: Batch, index: int) -> None:
+        self.move("energy", batch)
 
-    def loss(self, part: str, batch: Batch) -> Tensor:
+    def energy_loss(self, batch: Batch) -> Tensor:
+        """The objective of guesses from a search or from noise.   [SEAL eqs. 6, 7, 9]"""
         case = self._case(batch)
         with torch.no_grad():
             guesses = self.guess(case)
         loss = self.objective(case.energy, case.space, case.x, case.y, guesses)
         return over_processes(loss, summed=self.objective.summed)
+
+    def parts(self) -> dict[str, Part]:
+        learned = self.energy.parameters()
+        return {"energy": Part(learned, self.energy_optimizer, self.energy_loss, **self.main_options)}
 
     def predictors(self) -> list[nn.Module]:
         return [self.energy]

@@ -9,7 +9,6 @@ import torch
 from pytorch_lightning.cli import OptimizerCallable
 from pytorch_lightning.utilities.rank_zero import rank_zero_warn
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from datamodules.batches import Batch
 from energies.base import ConditionedEnergy, Energy
@@ -24,7 +23,7 @@ from inference.bilevel import (
     why_diverged,
 )
 from inference.guesses import Guess, GuessContext
-from lightning_modules.base import Scheme, check_clip_norm
+from lightning_modules.base import Part, Scheme, check_clip_norm
 from lightning_modules.processes import mean_over_processes, over_processes, world_size
 from losses.objectives import EnergyFn, Objective
 from losses.task import EnergyAndSupervision
@@ -55,7 +54,6 @@ class Implicit(Scheme):
             epochs below 0, or not finite; a norm to clip to that is not above 0.
     """
 
-    main = "task"
     divisor: Tensor
     _resting: OfInput
 
@@ -88,54 +86,51 @@ class Implicit(Scheme):
         self.task_net, self.energy, self.objective, self.guess = task_net, energy, objective, guess
         self.energy_optimizer, self.task_optimizer = energy_optimizer, task_optimizer
         self.solver, self.products = solver, products
-        self.task_loss = EnergyAndSupervision(energy_weight)
+        self.task_terms = EnergyAndSupervision(energy_weight)
         self.inner_steps, self.warm_up = inner_steps, warm_up
         self.damping, self.refresh, self.energy_clip_norm = damping, refresh, energy_clip_norm
         self.register_buffer("divisor", torch.ones(()))
-        self._watched: dict[str, list[Tensor]] = {"explicit": [], "implicit": [], "stopped": []}
         self._stop: Tensor | None = None  # curvature and divisor where the solver last stopped
         self._told = False
         if energy_weight == 0:
             rank_zero_warn("energy_weight is 0: no energy reaches the task-net, the implicit gradient is 0.")
 
-    def parts(self) -> dict[str, Optimizer]:
+    def parts(self) -> dict[str, Part]:
         return {
-            "task": self.task_optimizer(self.task_net.parameters()),
-            "energy": self.energy_optimizer(self.energy.parameters()),
+            "task": Part(
+                self.task_net.parameters(), self.task_optimizer, self.task_loss, **self.main_options
+            ),
+            "energy": Part(
+                self.energy.parameters(),
+                self.energy_optimizer,
+                gradient=self.hypergradient,
+                clip_norm=self.energy_clip_norm,
+            ),
         }
 
     def predictors(self) -> list[nn.Module]:
         return [self.task_net]
 
-    def on_fit_start(self) -> None:
-        """See Scheme; here theta asks for gradients while phi moves, but for what is frozen."""
-        super().on_fit_start()
-        self._learned = [p for p in self._owned["task"] if p.requires_grad]
-
     def training_step(self, batch: Batch, index: int) -> None:
         self._resting = self._at_rest(batch)
         for _ in range(self.inner_steps):
-            self.step("task", batch)
+            self.move("task", batch)
         del self._resting
         if self.current_epoch >= self.warm_up:
-            self.step("energy", batch)
+            self.move("energy", batch)
 
-    def clip_norms(self) -> dict[str, float | None]:
-        return {**super().clip_norms(), "energy": self.energy_clip_norm}
-
-    def loss(self, part: str, batch: Batch) -> Tensor:
+    def task_loss(self, batch: Batch) -> Tensor:
+        """Supervision + `energy_weight` E(x, A(x)); in the warm-up supervision alone."""
         logits = self.task_net(batch.inputs)
         if self.current_epoch < self.warm_up:
             return self.space.over(batch.mask).supervise(logits, batch.y).mean()
         return self._inner(self._resting, batch, logits)
 
-    def differentiate(self, part: str, batch: Batch) -> Tensor:
-        """See Scheme; the energy's gradient is the total one."""
-        if part == "task":
-            return super().differentiate(part, batch)
-        for p in self._learned:
+    def hypergradient(self, batch: Batch) -> Tensor:
+        """Leave the total gradient in the energy's parameters; the outer loss."""
+        for p in self.part["task"].learned:
             p.requires_grad_(True)
-        phi = [p for p in self._owned["energy"] if p.requires_grad]
+        phi = self.part["energy"].learned
         losses: list[Tensor] = []
 
         def problem() -> Bilevel:
@@ -172,16 +167,12 @@ class Implicit(Scheme):
         return self.space.over(batch.mask).relax(self.task_net(batch.inputs))
 
     def on_train_epoch_end(self) -> None:
-        """Let the curves go on; warn where a solver stops early or works for nothing; see Scheme."""
-        means = {name: float(torch.stack(values).mean()) for name, values in self._watched.items() if values}
-        self._watched = {name: [] for name in self._watched}
-        for curve, mean in means.items():
-            self.note(curve, mean)
-            self.log(f"train/{curve}", mean)
-        if means and not self._told:
-            self._tell(means)
-        self._stop = None
+        """Warn where a solver stops early or works for nothing; see Scheme."""
+        moved = self.moved("energy")
         super().on_train_epoch_end()
+        if moved and not self._told:
+            self._tell({curve: self.curves[curve][-1] for curve in ("explicit", "implicit", "stopped")})
+        self._stop = None
 
     def on_fit_end(self) -> None:
         """Say so where the energy never learned."""
@@ -209,7 +200,7 @@ class Implicit(Scheme):
 
     def _works_for_nothing(self, means: dict[str, float]) -> bool:
         """Whether guesses teach the energy, and none of them leads back to the task-net."""
-        asked = self.task_loss.energy_weight > 0 and not isinstance(self.solver, Dropped)
+        asked = self.task_terms.energy_weight > 0 and not isinstance(self.solver, Dropped)
         return asked and means["implicit"] == 0 and means["explicit"] > 0
 
     def _why(self, curvature: Tensor, divisor: Tensor) -> str:
@@ -229,9 +220,9 @@ class Implicit(Scheme):
 
     def _watch(self, found: Hypergradient) -> None:
         """Note how long the gradients are and whether the solver stopped; nothing waits for the device."""
-        self._watched["explicit"].append(nn.utils.get_total_norm(found.explicit))
-        self._watched["implicit"].append(nn.utils.get_total_norm(found.implicit))
-        self._watched["stopped"].append(found.diverged.float())
+        self.watch("explicit", nn.utils.get_total_norm(found.explicit))
+        self.watch("implicit", nn.utils.get_total_norm(found.implicit))
+        self.watch("stopped", found.diverged.float())
         stop = torch.stack([found.curvature, self.divisor])
         self._stop = stop if self._stop is None else torch.where(found.diverged, stop, self._stop)
 
@@ -241,7 +232,7 @@ class Implicit(Scheme):
 
     def _inner(self, given: OfInput, batch: Batch, logits: Tensor) -> Tensor:
         space = self.space.over(batch.mask)
-        return self.task_loss(_whole(given), space, batch.inputs, batch.y, logits)
+        return self.task_terms(_whole(given), space, batch.inputs, batch.y, logits)
 
     def _outer(self, given: OfInput, batch: Batch, logits: Tensor) -> Tensor:
         space = self.space.over(batch.mask)

@@ -7,16 +7,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from pytorch_lightning.callbacks import ModelCheckpoint
 from pytorch_lightning.cli import OptimizerCallable
 from torch import Tensor, nn
-from torch.optim import Optimizer
 from torchmetrics import Metric
 
 from datamodules.batches import Batch
 from energies.base import ConditionedEnergy, Energy
-from inference.networks import InferenceNetworks, Single
-from lightning_modules.base import EVALUATION, scores_of
+from inference.networks import InferenceNetworks
+from lightning_modules.base import Part
+from lightning_modules.bookkeeping import EVALUATION, scores_of
 from lightning_modules.metrics.changes import TagChanges
 from lightning_modules.phases import Phased
 from lightning_modules.processes import mean_over_processes
@@ -54,8 +53,6 @@ class InfNet(Phased):
             nothing keeps the epoch that `tune` goes on from.
     """
 
-    main = "inference"
-
     def __init__(
         self,
         networks: InferenceNetworks,
@@ -88,55 +85,64 @@ class InfNet(Phased):
         self.augmented_metric: Metric | None = (
             self.metric.clone() if "augmented" in objective.weights else None
         )
-        self._given: ConditionedEnergy | None = None
-        self._watched: dict[str, list[Tensor]] = {}
+        self.given: ConditionedEnergy | None = None
 
-    def parts(self) -> dict[str, Optimizer]:
+    def training_step(self, batch: Batch, index: int) -> None:
+        self.given = self.conditioned(batch)
+        for _ in range(self.guess_steps):
+            self.move("inference", batch)
+        if self.phase == "joint":
+            if self.watch_network:
+                self.watch("network_gradient", self.network_gradient(batch))
+            self.move("energy", batch)
+            gradients = [p.grad for p in self.energy.parameters() if p.grad is not None]
+            self.watch("energy_gradient", nn.utils.get_total_norm(gradients))
+        self.given = None
+
+    def networks_loss(self, batch: Batch) -> Tensor:
+        """Minus what F and A climb, and their supervision; in `tune` E(x, A(x)) for the first.
+
+        mean -[cost(F) - E(F)] + lambda E(A) + supervision   [InfNet+ eq. 6, §4.1]
+        """
+        objective = self.objective if self.phase == "joint" else Perceptron()
+        logits, answers = self._answers(batch, objective.weights)
+        energies = self._energies(batch, answers, truth=objective.networks_see_truth)
+        return objective.network_loss(energies) + self._supervision(logits, batch)
+
+    def energy_loss(self, batch: Batch) -> Tensor:
+        """Mean of [cost(F) - E(F) + E(y)]_+ + lambda [E(y) - E(A)]_+.   [InfNet+ eq. 6]"""
+        with torch.no_grad():
+            _, answers = self._answers(batch, self.objective.weights)
+        energies = self._energies(batch, answers, truth=True)
+        if "augmented" in answers:
+            self.watch("cost_augmented", self.objective.violation("augmented", energies))
+            self.watch("hinge", self.objective.hinge("augmented", energies))
+        return self.objective.energy_loss(energies)
+
+    def conditioned(self, batch: Batch) -> ConditionedEnergy:
+        """E(x, .) for all steps of a batch; in `tune` a constant."""
+        self.draw_from(len(self.part), self.steps["inference"])
+        with torch.set_grad_enabled(self.phase == "joint"):
+            return self.energy.over(batch.mask).given(batch.inputs)
+
+    def parts(self) -> dict[str, Part]:
         learned: list[Any] = [p for p in self.networks.parameters() if p.requires_grad]
         if self.augmented_settings is not None:
             of_f = self._of_f_alone()
             of_a = [p for p in learned if p not in of_f]
             learned = [{"params": of_a}, {"params": [*of_f], **self.augmented_settings}]
-        inference = self.inference_optimizer(learned)
-        if strange := set(self.augmented_settings or ()) - set(inference.defaults):
+        inference = Part(learned, self.inference_optimizer, self.networks_loss, **self.main_options)
+        has = inference.optimizer.defaults
+        if strange := set(self.augmented_settings or ()) - set(has):
             raise ValueError(
-                f"augmented_settings has {', '.join(sorted(strange))}, which {type(inference).__name__} does "
-                f"not have. There are: {', '.join(inference.defaults)}."
+                f"augmented_settings has {', '.join(sorted(strange))}, which "
+                f"{type(inference.optimizer).__name__} does not have. There are: {', '.join(has)}."
             )
-        return {
-            "inference": inference,
-            "energy": self.energy_optimizer(self.energy.parameters()),
-        }
+        energy = Part(self.energy.parameters(), self.energy_optimizer, self.energy_loss)
+        return {"inference": inference, "energy": energy}
 
     def predictors(self) -> list[nn.Module]:
         return self.networks.predictors()
-
-    def training_step(self, batch: Batch, index: int) -> None:
-        joint = self.phase == "joint"
-        self._draw_from(len(self._names), self.steps["inference"])
-        with torch.set_grad_enabled(joint):
-            self._given = self.energy.over(batch.mask).given(batch.inputs)
-        for _ in range(self.guess_steps):
-            self.step("inference", batch)
-        if joint:
-            if self.watch_network:
-                self._watch("network_gradient", self._network_gradient(batch))
-            self.step("energy", batch)
-        self._given = None
-
-    def loss(self, part: str, batch: Batch) -> Tensor:
-        if part == "energy":
-            with torch.no_grad():
-                _, answers = self._answers(batch, self.objective.weights)
-            energies = self._energies(batch, answers, truth=True)
-            if "augmented" in answers:
-                self._watch("cost_augmented", self.objective.violation("augmented", energies))
-                self._watch("hinge", self.objective.hinge("augmented", energies))
-            return self.objective.energy_loss(energies)
-        objective = self.objective if self.phase == "joint" else Perceptron()
-        logits, answers = self._answers(batch, objective.weights)
-        energies = self._energies(batch, answers, truth=objective.networks_see_truth)
-        return objective.network_loss(energies) + self._supervision(logits, batch)
 
     def predict(self, batch: Batch) -> Tensor:
         return self.space.over(batch.mask).relax(self.networks.predict(batch.inputs))
@@ -150,39 +156,24 @@ class InfNet(Phased):
     def enter(self, phase: str) -> None:
         """See Phased; `tune` goes on from the best epoch of `joint`, with a fresh optimizer."""
         super().enter(phase)
-        assert isinstance(self.networks, Single)
         self.load_state_dict(read_checkpoint(Path(self._keeper().best_model_path))["state_dict"])
         self.networks.fix_augmented()
-        self._optimizers["inference"].state.clear()
-
-    def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
-        """Note the norm of the energy's gradient."""
-        if optimizer is self._optimizers["energy"].optimizer:
-            gradients = [p.grad for p in self._owned["energy"] if p.grad is not None]
-            self._watch("energy_gradient", nn.utils.get_total_norm(gradients))
-
-    def on_train_epoch_end(self) -> None:
-        """Let the curves go on; see Phased."""
-        means = [torch.stack(values).mean() for values in self._watched.values()]
-        for curve, mean in zip(self._watched, map(float, mean_over_processes(means)), strict=True):
-            self.note(curve, mean)
-            self.log(f"train/{curve}", mean)
-        self._watched = {}
-        super().on_train_epoch_end()
+        self.part["inference"].optimizer.state.clear()
 
     def validation_step(self, batch: Batch, index: int) -> None:
         """Add a batch to the metrics of A and F."""
         if self.augmented_metric is None:
             return super().validation_step(batch, index)
-        self._draw_from(EVALUATION, 0)
+        self.draw_from(EVALUATION, 0)
         _, answers = self._answers(batch, ROLES)
         self.metric.update(answers["test"], batch.y)
         self.augmented_metric.update(answers["augmented"], batch.y)
         if self.changes is not None:
             self.changes.update(answers["test"], answers["augmented"], batch.y)
 
-    def _report(self, stage: str) -> dict[str, Tensor]:
-        scores = super()._report(stage)
+    def report(self, stage: str) -> dict[str, Tensor]:
+        """See Scheme; on validation also the scores of F, and what changes between A and F."""
+        scores = super().report(stage)
         if stage == "val" and self.augmented_metric is not None:
             for name, score in scores_of(self.augmented_metric, choose=True).items():
                 self.log(f"val/augmented_{name}", score)
@@ -192,12 +183,12 @@ class InfNet(Phased):
             self.changes.reset()
         return scores
 
-    def _keeper(self) -> ModelCheckpoint:
+    def _keeper(self) -> Any:  # noqa: ANN401  (a ModelCheckpoint)
         """The callback that keeps the epoch which the stop rule finds best."""
         assert self.trainer.early_stopping_callback is not None
         judged = self.trainer.early_stopping_callback.monitor
         for keeper in self.trainer.checkpoint_callbacks:
-            if isinstance(keeper, ModelCheckpoint) and keeper.monitor == judged:
+            if getattr(keeper, "monitor", None) == judged:
                 return keeper
         raise ValueError(
             f"the phase `tune` goes on from the epoch with the best {judged}, and no ModelCheckpoint keeps "
@@ -206,7 +197,7 @@ class InfNet(Phased):
 
     def _check_roles(self) -> None:
         roles = self.objective.weights
-        self.networks.check(roles)
+        self.networks.check(roles, tuned="tune" in self.phases)
         if self.supervision_weight and not set(self.supervised) & set(roles):
             raise ValueError(
                 f"supervision is for {' and '.join(self.supervised)}, and the objective trains "
@@ -235,11 +226,6 @@ class InfNet(Phased):
             )
         if self.phases[0] != "joint":
             raise ValueError(f"phases is {self.phases}: begin with `joint`, in which the energy learns.")
-        if "tune" in self.phases and not isinstance(self.networks, Single):
-            raise ValueError(
-                f"{type(self.networks).__name__} trains A together with F; the phase `tune` is for "
-                "networks.Single."
-            )
 
     def _of_f_alone(self) -> dict[nn.Parameter, None]:
         """Parameters that A does not have, in order."""
@@ -256,7 +242,7 @@ class InfNet(Phased):
 
     def _energies(self, batch: Batch, answers: dict[Role, Tensor], *, truth: bool) -> RoleEnergies:
         """All answers, and the truth where it is asked for, through the energy in one call."""
-        energy = self._given or self.energy.over(batch.mask).given(batch.inputs)
+        energy = self.given or self.energy.over(batch.mask).given(batch.inputs)
         guesses = torch.stack([*answers.values()])
         costs = self.space.over(batch.mask).cost(guesses, batch.y)
         rows = energy(torch.cat([guesses, batch.y.unsqueeze(0)]) if truth else guesses)
@@ -271,12 +257,9 @@ class InfNet(Phased):
         losses = [space.supervise(logits[role], batch.y).mean() for role in logits if role in self.supervised]
         return self.supervision_weight * torch.stack(losses).sum() if losses else batch.y.new_zeros(())
 
-    def _network_gradient(self, batch: Batch) -> Tensor:
-        """The norm of dE(x, A(x))/dPsi, of the mean over the batch."""
-        assert self._given is not None
-        energy = self._given(self.predict(batch)).mean()
+    def network_gradient(self, batch: Batch) -> Tensor:
+        """The norm of dE(x, A(x))/dPsi, of the mean over the batch.   [InfNet+ Fig. 3]"""
+        assert self.given is not None
+        energy = self.given(self.predict(batch)).mean()
         learned = [p for net in self.predictors() for p in net.parameters()]
         return nn.utils.get_total_norm(mean_over_processes(torch.autograd.grad(energy, learned)))
-
-    def _watch(self, curve: str, value: Tensor) -> None:
-        self._watched.setdefault(curve, []).append(value.detach())

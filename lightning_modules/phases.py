@@ -102,7 +102,7 @@ class Phased(Scheme):
         super().on_train_epoch_end()
         if len(self.phases) > 1:
             phase = float(self.phases.index(self.phase))
-            self.note("phase", phase)
+            self.append_to_curve("phase", phase)
             self.log("train/phase", phase)
 
     def on_fit_end(self) -> None:

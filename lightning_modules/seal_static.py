@@ -4,11 +4,10 @@ from typing import Any
 
 from pytorch_lightning.cli import OptimizerCallable
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from datamodules.batches import Batch
 from energies.base import Energy
-from lightning_modules.base import Scheme
+from lightning_modules.base import Part, Scheme
 from losses.objectives import Objective
 from losses.task import TaskLoss
 from networks.sizes import at_least
@@ -21,8 +20,6 @@ class SealStatic(Scheme):
 
     `energy` is frozen; `objective` is what it was trained with, and says how the task-net reads it.
     """
-
-    main = "task"
 
     def __init__(
         self,
@@ -39,24 +36,26 @@ class SealStatic(Scheme):
         at_least(1, task_steps=task_steps)
         self.save_hyperparameters()
         self.task_net, self.energy, self.objective = task_net, energy.requires_grad_(False), objective
-        self.task_loss, self.task_optimizer, self.task_steps = task_loss, task_optimizer, task_steps
-
-    def parts(self) -> dict[str, Optimizer]:
-        return {"task": self.task_optimizer(self.task_net.parameters())}
+        self.task_terms, self.task_optimizer, self.task_steps = task_loss, task_optimizer, task_steps
 
     def training_step(self, batch: Batch, index: int) -> None:
         for _ in range(self.task_steps):
-            self.step("task", batch)
+            self.move("task", batch)
 
-    def loss(self, part: str, batch: Batch) -> Tensor:
+    def task_loss(self, batch: Batch) -> Tensor:
+        """Mean of lambda_1 E(x, A(x)) + lambda_2 supervision of A(x), with E frozen.   [SEAL eq. 1]"""
         energy = self.energy.over(batch.mask)
-        return self.task_loss(
+        return self.task_terms(
             lambda x, y: self.objective.reading(energy(x, y)),
             self.space.over(batch.mask),
             batch.inputs,
             batch.y,
             self.task_net(batch.inputs),
         )
+
+    def parts(self) -> dict[str, Part]:
+        learned = self.task_net.parameters()
+        return {"task": Part(learned, self.task_optimizer, self.task_loss, **self.main_options)}
 
     def predictors(self) -> list[nn.Module]:
         return [self.task_net]

@@ -24,7 +24,7 @@ class ReleasedMargin(Objective):
         return hinge + self.perceptron_weight * perceptron
 
 
-class CostAugmentedTask(TaskLoss, nn.Module):
+class CostAugmentedTask(nn.Module, TaskLoss):
     """The task-net's side of dynamic margin as released, with a cost-augmented head that sees the truth.
 
     Mean over the batch of -cost(head) + E(head) + w E(prediction) + lambda_2 supervision; gradients flow
@@ -37,7 +37,7 @@ class CostAugmentedTask(TaskLoss, nn.Module):
         super().__init__()
         self.head, self.energy_weight, self.supervision_weight = head, energy_weight, supervision_weight
 
-    def __call__(self, energy: EnergyFn, space: Answers, x: Tensor, y: Tensor, logits: Tensor) -> Tensor:
+    def forward(self, energy: EnergyFn, space: Answers, x: Tensor, y: Tensor, logits: Tensor) -> Tensor:
         prediction = space.relax(logits)
         augmented = space.relax(self.head(prediction, y))
         violation = space.cost(augmented, y) - energy(x, augmented)

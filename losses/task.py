@@ -1,9 +1,10 @@
 """What a task-net minimises beside an energy: SEAL's task loss and the inner loss of implicit training."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from losses.objectives import Answers, EnergyFn
 
@@ -14,6 +15,10 @@ class TaskLoss(ABC):
     @abstractmethod
     def __call__(self, energy: EnergyFn, space: Answers, x: Tensor, y: Tensor, logits: Tensor) -> Tensor:
         """One number for a batch; `energy` is what the task-net is to lower, as its scheme reads it."""
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """What learns with the task-net: nothing, unless the loss brings a network of its own."""
+        return iter(())
 
 
 @dataclass(frozen=True)

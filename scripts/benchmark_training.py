@@ -27,7 +27,7 @@ from energies.spaces import LabelSets, TagSequences
 from experiments.plan.cli import hush
 from inference.chain import criteria
 from inference.guesses import GuessContext, Sampled
-from lightning_modules.base import mix
+from lightning_modules.bookkeeping import mix
 from lightning_modules.crf_joint import CRFJoint
 from lightning_modules.crf_scaled import CRFScaled
 from lightning_modules.cross_entropy import CrossEntropy

@@ -23,7 +23,8 @@ from datamodules.errors import DataError
 from energies.chain import ChainEnergy
 from experiments.errors import UserError
 from inference.chain import viterbi
-from lightning_modules.base import Scheme, scores_of
+from lightning_modules.base import Scheme
+from lightning_modules.bookkeeping import scores_of
 from scripts.finished_run import finished, of
 
 Row = dict[str, float]  # the energy, then scores

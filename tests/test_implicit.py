@@ -209,21 +209,21 @@ def test_an_energy_without_weight_is_warned_of() -> None:
 class Still(Implicit):
     """Keeps the gradient the energy was given, and moves nothing."""
 
-    def step(self, part: str, batch: Batch) -> None:
+    def move(self, part: str, batch: Batch) -> None:
         if part == "energy":
             self.steps["energy"] += 1
-            self.differentiate("energy", batch)
-            self.kept = [p.grad.clone() for p in self._owned["energy"] if p.grad is not None]
+            self.hypergradient(batch)
+            self.kept = [p.grad.clone() for p in self.energy.parameters() if p.grad is not None]
 
 
 def test_the_energy_gets_the_total_gradient_at_the_task_net_of_after_its_steps(tmp_path: Path) -> None:
     taught: list[Tensor] = []
 
     class Compared(Still):
-        def step(self, part: str, batch: Batch) -> None:
-            super().step(part, batch)
+        def move(self, part: str, batch: Batch) -> None:
+            super().move(part, batch)
             if part == "task":
-                return Implicit.step(self, part, batch)
+                return Implicit.move(self, part, batch)
             assert self.steps["task"] == 5 * self.steps["energy"]
             space = self.space.over(batch.mask)
 

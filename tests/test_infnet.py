@@ -117,9 +117,9 @@ def test_energy_steps_leave_the_networks_and_network_steps_the_energy_bit_for_bi
     class Recorder(InfNet):
         seen: list[tuple[str, set[str]]]
 
-        def step(self, part: str, batch: Batch) -> None:
+        def move(self, part: str, batch: Batch) -> None:
             before = weights(self)
-            super().step(part, batch)
+            super().move(part, batch)
             after = weights(self)
             moved = {k.split(".")[0] for k in before if not torch.equal(before[k], after[k])}
             self.seen = [*getattr(self, "seen", []), (part, moved)]
@@ -154,7 +154,7 @@ def test_a_small_network_step_lowers_the_energy_of_a_and_raises_what_f_climbs() 
         return energy(a).mean().item(), (space.cost(f, batch.y) - energy(f)).mean().item()
 
     before = climbed()
-    loss = module.loss("inference", batch)
+    loss = module.networks_loss(batch)
     learned = [*module.networks.parameters()]
     gradients = torch.autograd.grad(loss, learned)
     with torch.no_grad():
@@ -174,7 +174,7 @@ def test_a_small_energy_step_widens_the_gap_between_truth_and_guess() -> None:
 
     before = gap()
     learned = [*module.energy.parameters()]
-    gradients = torch.autograd.grad(module.loss("energy", batch), learned)
+    gradients = torch.autograd.grad(module.energy_loss(batch), learned)
     with torch.no_grad():
         for p, gradient in zip(learned, gradients, strict=True):
             p -= 1e-4 * gradient
@@ -196,7 +196,7 @@ def test_supervision_goes_to_both_networks_unless_they_are_stacked() -> None:
 
     def with_and_without(nets: str, **options: Any) -> float:
         some, none = infnet("tags", nets, **options), infnet("tags", nets, supervision_weight=0.0)
-        return (some.loss("inference", batch) - none.loss("inference", batch)).item()
+        return (some.networks_loss(batch) - none.networks_loss(batch)).item()
 
     def cross_entropy(nets: str, role: str) -> float:
         module = infnet("tags", nets)
@@ -273,7 +273,7 @@ def test_each_answer_is_relaxed_once_whoever_asks(
 ) -> None:
     asked, relax, batch = [], TagSequences.relax, a_batch("tags")
     monkeypatch.setattr(TagSequences, "relax", lambda space, z: asked.append(z) or relax(space, z))
-    infnet("tags", nets).loss("inference", batch)
+    infnet("tags", nets).networks_loss(batch)
     assert len(asked) == answers
 
 

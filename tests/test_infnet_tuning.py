@@ -61,7 +61,7 @@ def test_tuning_starts_a_from_the_best_f_and_leaves_f_and_the_energy_there(
 
     def watched(module: InfNet, phase: str) -> None:
         enter(module, phase)
-        remembered.append(len(module._optimizers["inference"].state))
+        remembered.append(len(module.part["inference"].optimizer.state))
 
     monkeypatch.setattr(InfNet, "enter", watched)
     module, course = tuned(tmp_path)
@@ -90,7 +90,7 @@ def test_in_tune_a_descends_the_energy_of_its_answer_and_its_supervision() -> No
     nn.init.normal_(module.networks.before.layers[0].weight)  # F is another by now, and plays no part
     logits = module.networks.predict(batch.inputs)
     expected = module.energy(batch.inputs, space.relax(logits)) + 3 * space.supervise(logits, batch.y)
-    assert module.loss("inference", batch).item() == pytest.approx(expected.mean().item(), rel=1e-5)
+    assert module.networks_loss(batch).item() == pytest.approx(expected.mean().item(), rel=1e-5)
 
 
 def test_tuning_that_was_broken_off_in_its_first_epoch_starts_from_f_again() -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -16,7 +17,8 @@ from energies.base import Energy
 from energies.spaces import AnswerSpace, LabelSets, PixelMasks, TagSequences
 from inference.gradient import Blank, GradientInference
 from inference.guesses import Adversarial, Combined, CostAugmented, Minimum, Perturbed, Point, Sampled, Truth
-from lightning_modules.base import EVALUATION, Diverged, Scheme
+from lightning_modules.base import Scheme
+from lightning_modules.bookkeeping import EVALUATION, Diverged
 from lightning_modules.cross_entropy import CrossEntropy
 from lightning_modules.energy_net import EnergyNet
 from lightning_modules.seal_dynamic import SealDynamic
@@ -109,11 +111,11 @@ DVN = Combined([Minimum(SEARCH), Adversarial(SEARCH), Truth()])
 Build = Callable[[str], Scheme]
 
 
-def scheme(name: str, space: str, dropout: float = 0.0) -> Scheme:
+def scheme(name: str, space: str, dropout: float = 0.0, **options: Any) -> Scheme:
     """A small scheme by name, built the same each time."""
     torch.manual_seed(3)
     kind, shape = SPACES[space]
-    common = {"space": kind, "metric": Quality(kind), "seed": 1}
+    common = {"space": kind, "metric": Quality(kind), "seed": 1} | options
     net, energy = Net(shape, dropout), ToyEnergy(shape)
     with_task = {"task_loss": EnergyAndSupervision(0.1), "task_optimizer": adam}
     dynamic = partial(SealDynamic, net, energy, energy_optimizer=adam, **with_task, **common)
@@ -190,7 +192,7 @@ def test_each_scheme_drives_its_losses_down_on_every_kind_of_answer(
     module = scheme(name, space)
     losses = fit(module, Data(space), 25, tmp_path).epochs
     first, last = losses[0], {k: sum(e[k] for e in losses[-3:]) / 3 for k in losses[0]}
-    part = f"train/{module.main}_loss"
+    part = f"train/{next(iter(module.part))}_loss"
     assert last[part] < first[part]
     if name.startswith("dynamic"):
         before = scheme(name, space)
@@ -224,9 +226,9 @@ def test_a_checkpoint_holds_no_code(tmp_path: Path) -> None:
 class Recorder(SealDynamic):
     """Notes after each step which part moved."""
 
-    def step(self, part: str, batch: Batch) -> None:
+    def move(self, part: str, batch: Batch) -> None:
         before = weights(self)
-        super().step(part, batch)
+        super().move(part, batch)
         after = weights(self)
         moved = {k.split(".")[0] for k in before if not torch.equal(before[k], after[k])}
         self.seen = [*getattr(self, "seen", []), (part, moved)]
@@ -263,7 +265,7 @@ def test_evaluation_draws_alike_in_all_processes_and_training_does_not() -> None
     for rank in (0, 1):
         with patch.object(Scheme, "global_rank", rank):
             for part in (EVALUATION, 0):
-                module._draw_from(part, 0)
+                module.draw_from(part, 0)
                 draws.append(float(torch.rand(())))
     assert draws[0] == draws[2] and draws[1] != draws[3]
 
@@ -279,8 +281,8 @@ def test_what_was_frozen_stays_frozen(tmp_path: Path) -> None:
 
 
 def test_a_schedule_by_epochs_moves_the_rate_of_the_main_part(tmp_path: Path) -> None:
-    module = scheme("dynamic_nce", "sets")
-    module.lr_schedule = lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.1)
+    by_epochs = partial(torch.optim.lr_scheduler.StepLR, step_size=1, gamma=0.1)
+    module = scheme("dynamic_nce", "sets", lr_schedule=by_epochs)
     fit(module, Data("sets"), 3, tmp_path)
     rates = [optimizer.param_groups[0]["lr"] for optimizer in module.optimizers()]
     assert rates == pytest.approx([0.02 * 0.1**3, 0.02])
@@ -343,8 +345,8 @@ def test_a_diverged_run_says_which_part_and_what_to_do(poisoned: Data, tmp_path:
 class Norms(SealDynamic):
     """Notes the size of each step's gradient."""
 
-    def step(self, part: str, batch: Batch) -> None:
-        super().step(part, batch)
+    def move(self, part: str, batch: Batch) -> None:
+        super().move(part, batch)
         net = {"task": self.task_net, "energy": self.energy}[part]
         norm = sum(float(p.grad.norm()) for p in net.parameters() if p.grad is not None)
         self.seen = [*getattr(self, "seen", []), (part, norm)]

@@ -1,0 +1,234 @@
+"""What all schemes share and no algorithm says: draws, logs, training curves, times, scores, checkpoints."""
+
+import math
+import time
+from abc import abstractmethod
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from torch import Tensor, nn
+from torchmetrics import Metric
+
+from datamodules.batches import Batch
+from energies.spaces import AnswerSpace
+from lightning_modules.processes import mean_over_processes
+
+EVALUATION = -1  # in the place of a part
+
+
+class Diverged(ValueError):
+    """A loss is no longer a finite number."""
+
+
+class Bookkeeping(pl.LightningModule):
+    """Keeps `steps` of each part, training `curves` and `findings` about the weights, all for the record.
+
+    Randomness is drawn from (seed, rank, stream, step) and from nothing else, so a resumed run equals an
+    unbroken one bit by bit.
+    """
+
+    def __init__(self, *, space: AnswerSpace, metric: Metric, seed: int = 0) -> None:
+        super().__init__()
+        self.space, self.metric, self.seed = space, metric, seed
+        self.steps: dict[str, int] = {}
+        self.curves: dict[str, list[float]] = {}
+        self.findings: dict[str, Any] = {}
+        self._losses: dict[str, Tensor] = {}
+        self._counts: dict[str, int] = {}
+        self._watched: dict[str, tuple[int, list[Tensor]]] = {}
+
+    @abstractmethod
+    def predict(self, batch: Batch) -> Tensor:
+        """The relaxed answer of the scheme to a batch."""
+
+    @abstractmethod
+    def predictors(self) -> list[nn.Module]:
+        """The modules that `predict` asks."""
+
+    def draw_from(self, stream: int, step: int) -> None:
+        """Seed the device's generators; for EVALUATION alike in all processes.
+
+        `torch.manual_seed` would queue a call, with its stack, for each kind of device that is not there.
+        """
+        seed = mix(self.seed, 0 if stream == EVALUATION else self.global_rank, stream, step)
+        torch.default_generator.manual_seed(seed)
+        if self.device.type == "cuda":
+            torch.cuda.manual_seed(seed)
+
+    def count_step(self, part: str, loss: Tensor) -> None:
+        """Keep the loss of a step, for the epoch's mean."""
+        self._losses[part] = self._losses.get(part, 0) + loss.detach()
+        self._counts[part] = self._counts.get(part, 0) + 1
+
+    def moved(self, part: str) -> bool:
+        """Whether a part has taken a step in this epoch."""
+        return part in self._counts
+
+    def watch(self, curve: str, value: Tensor, *, points: int = 1) -> None:
+        """Keep a value of this step for a training curve; nothing waits for the device.
+
+        An epoch appends `points` means to the curve, each over one stretch of its steps; a single one is
+        logged too.
+        """
+        self._watched.setdefault(curve, (points, []))[1].append(value.detach())
+
+    def append_to_curve(self, curve: str, *values: float) -> None:
+        """Append values to a training curve."""
+        self.curves.setdefault(curve, []).extend(values)
+
+    def after_training_batches(self) -> None:
+        """What a scheme does once an epoch, after its last training batch and before its validation."""
+
+    def setup(self, stage: str) -> None:
+        """Compare sizes with the data's; hand its vocabulary's tables to the networks that start from them.
+
+        Checkpoints are read later.
+        """
+        data = getattr(self.trainer, "datamodule", None)
+        splits = getattr(data, "splits", {})
+        for part in (self.space, *self.modules()) if splits else ():
+            if callable(check := getattr(part, "check_answers", None)):
+                check(splits["train"].y)
+        tables = getattr(data, "tables", None)
+        for module in self.modules() if tables else ():
+            if callable(initialise := getattr(module, "initialise", None)):
+                initialise(tables)
+
+    def on_fit_start(self) -> None:
+        """Start the count of examples and seconds: training that goes on within an epoch starts none."""
+        self._start_count()
+
+    def on_train_epoch_start(self) -> None:
+        """Start the count of examples and seconds."""
+        self._start_count()
+
+    def _start_count(self) -> None:
+        self._trained, self._train_began = 0, time.perf_counter()
+
+    def on_train_batch_end(self, outputs: Any, batch: Batch, index: int) -> None:  # noqa: ANN401  (Lightning's)
+        """Count; at the end of the epoch, wait for a GPU and look at the clock."""
+        self._trained += len(batch.y)
+        if self.trainer.is_last_batch:
+            if self.device.type == "cuda":
+                torch.cuda.synchronize(self.device)
+            self._train_seconds = time.perf_counter() - self._train_began
+            self.after_training_batches()
+
+    def on_train_epoch_end(self) -> None:
+        """Append to the curves; log the mean loss of each part and the examples a second."""
+        for curve, (points, values) in self._watched.items():
+            self._end_curve(curve, points, values)
+        self._watched = {}
+        for part, mean in self._mean_losses().items():
+            self.log(f"train/{part}_loss", mean)
+        speed = self.trainer.world_size * self._trained / self._train_seconds
+        self.log("train/examples_per_second", speed)
+
+    def _end_curve(self, curve: str, points: int, values: list[Tensor]) -> None:
+        (steps,) = mean_over_processes([torch.stack(values)])
+        means = torch.stack([some.mean() for some in steps.tensor_split(points) if len(some)]).tolist()
+        self.append_to_curve(curve, *means)
+        if points == 1:
+            self.log(f"train/{curve}", means[0])
+
+    def _mean_losses(self) -> dict[str, float]:
+        """Of each part that moved in this epoch.
+
+        Raises:
+            Diverged: one is not finite; with the part, the epoch and what to change.
+        """
+        totals = mean_over_processes([*self._losses.values()])
+        means = {
+            part: float(total) / self._counts[part] for part, total in zip(self._losses, totals, strict=True)
+        }
+        self._losses, self._counts = {}, {}
+        for part, mean in means.items():
+            if not math.isfinite(mean):
+                rates = (f"model.init_args.{name}_optimizer.init_args.lr" for name in {part: 0} | means)
+                raise Diverged(
+                    f"the {part} loss is {mean} in epoch {self.current_epoch}: training diverged. Lower "
+                    f"{' or '.join(rates)}, or look for extreme inputs."
+                )
+        return means
+
+    def validation_step(self, batch: Batch, index: int) -> None:
+        """Add a batch to the metric."""
+        self._judge(batch)
+
+    def test_step(self, batch: Batch, index: int) -> None:
+        """Add a batch to the metric, and to the time that prediction takes."""
+        began = time.perf_counter()
+        self._judge(batch)
+        self._tested += len(batch.y)
+        self._test_seconds += time.perf_counter() - began
+
+    def _judge(self, batch: Batch) -> None:
+        self.draw_from(EVALUATION, 0)  # searches may start at random
+        self.metric.update(self.predict(batch), batch.y)
+
+    def on_validation_epoch_end(self) -> None:
+        """Log the scores."""
+        self.report("val")
+
+    def on_test_epoch_start(self) -> None:
+        """Start the count of examples and seconds."""
+        self._tested, self._test_seconds = 0, 0.0
+
+    def on_test_epoch_end(self) -> None:
+        """Log the scores, and how many examples a second are predicted and judged."""
+        began = time.perf_counter()
+        self.report("test")
+        self._test_seconds += time.perf_counter() - began  # where a GPU is waited for
+        self.log("test/examples_per_second", self._tested / self._test_seconds)
+
+    def report(self, stage: str) -> dict[str, Tensor]:
+        """Log the scores of validation, after which the metric chooses its threshold, or of the test."""
+        scores = scores_of(self.metric, choose=stage == "val")
+        self.log_dict({f"{stage}/{name}": value for name, value in scores.items()})
+        return scores
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keep the step numbers, which are all the randomness there is, and nothing that takes code to read.
+
+        Built from config files, a scheme's hyperparameters are class paths and numbers; built by hand they
+        are objects, and stay out.
+        """
+        checkpoint["scheme_steps"], checkpoint["scheme_curves"] = dict(self.steps), self.curves
+        checkpoint["scheme_findings"] = self.findings
+        if not _plain(checkpoint.get("hyper_parameters", {})):
+            del checkpoint["hyper_parameters"]
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Count from where the checkpoint was written."""
+        self.steps = dict(checkpoint.get("scheme_steps", {}))
+        self.curves = {name: [*values] for name, values in checkpoint.get("scheme_curves", {}).items()}
+        self.findings = dict(checkpoint.get("scheme_findings", {}))
+
+
+def scores_of(metric: Metric, *, choose: bool) -> dict[str, Tensor]:
+    """What a metric says of all it has seen, which it then forgets; it may choose its threshold before."""
+    if choose and callable(settle := getattr(metric, "choose_threshold", None)):
+        settle()
+    scores = metric.compute()
+    metric.reset()
+    return scores
+
+
+def _plain(value: object) -> bool:
+    if isinstance(value, dict):
+        return all(map(_plain, value.values()))
+    if isinstance(value, list | tuple):
+        return all(map(_plain, value))
+    return value is None or isinstance(value, str | int | float)
+
+
+def mix(*numbers: int) -> int:
+    """A 63-bit seed from small integers; close inputs give unrelated seeds (splitmix64)."""
+    state = 0
+    for number in numbers:
+        state = (state ^ (number & 0xFFFFFFFFFFFFFFFF)) + 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF
+        state = (state ^ state >> 30) * 0xBF58476D1CE4E5B9 & 0xFFFFFFFFFFFFFFFF
+        state = (state ^ state >> 27) * 0x94D049BB133111EB & 0xFFFFFFFFFFFFFFFF
+        state ^= state >> 31
+    return state >> 1
