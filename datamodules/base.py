@@ -13,19 +13,25 @@ from datamodules.batches import Batch, Batches
 from datamodules.errors import DataMismatch
 
 
-@dataclass(frozen=True)
+@dataclass
 class Split:
-    """Inputs (N, ...) and answers y (N, ...) of one part of the data; `mask` as in Batch."""
+    """Inputs and answers y (N, ...) of one part of the data; `mask` and `observed` as in Batch.
 
-    inputs: Tensor
+    The mask is that of the inputs where they have one.
+    """
+
+    inputs: Any  # as in Batch
     y: Tensor
     mask: Tensor | None = None
+    observed: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        self.mask = getattr(self.inputs, "mask", self.mask)
 
     def to(self, device: torch.device) -> "Split":
         """The same on a device."""
-        return Split(
-            self.inputs.to(device), self.y.to(device), None if self.mask is None else self.mask.to(device)
-        )
+        mask, observed = (None if part is None else part.to(device) for part in (self.mask, self.observed))
+        return Split(self.inputs.to(device), self.y.to(device), mask, observed)
 
 
 class DeviceData(LightningDataModule):
@@ -86,6 +92,7 @@ class DeviceData(LightningDataModule):
             split.inputs,
             split.y,
             mask=split.mask,
+            observed=split.observed,
             batch_size=self.batch_size,
             seed=self.seed,
             rank=rank,

@@ -5,25 +5,33 @@ Shapes: B examples of a batch, N examples of a split.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from datamodules.errors import DataMismatch
+from losses.observed import blank
+from networks.inputs import Inputs, lengths_of, rows_of
 
 
 @dataclass(slots=True)
 class Batch:
-    """Inputs (B, ...), true answers y (B, ...), which positions are real and which answers are known.
+    """Inputs of B examples, true answers y (B, ...), which positions are real and which answers are known.
 
     `mask` is bool, True is real; None where every position of every answer is real (label sets).
-    `observed` (B,) is bool, True where the answer is known; None where all are.
+    `observed` (B,) is bool, True where the answer is known; None where all are. An answer that is not known
+    is all zero, whatever was given.
     """
 
-    inputs: Tensor
+    inputs: Any  # a tensor or one of networks.inputs: what the networks at hand read
     y: Tensor
     mask: Tensor | None = None
     observed: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        if self.observed is not None:
+            self.y = blank(self.y, self.observed)
 
     def to(self, device: torch.device, *, non_blocking: bool = False) -> "Batch":
         """The same batch on a device."""
@@ -31,7 +39,7 @@ class Batch:
         def there(tensor: Tensor | None) -> Tensor | None:
             return None if tensor is None else tensor.to(device, non_blocking=non_blocking)
 
-        inputs, y = (tensor.to(device, non_blocking=non_blocking) for tensor in (self.inputs, self.y))
+        inputs, y = (part.to(device, non_blocking=non_blocking) for part in (self.inputs, self.y))
         return Batch(inputs, y, there(self.mask), there(self.observed))
 
 
@@ -41,8 +49,8 @@ class Batches:
     The order depends on nothing else, so a run that resumes at the start of an epoch sees the batches an
     unbroken run would have seen. `seed=None`, for evaluation, keeps the order of the split, or goes from the
     shortest example to the longest where there is a mask. Answers may be stored in a
-    narrow type; a batch holds them as float32. With a mask (N, T) answers, and inputs (N, T, ...), of a batch
-    are cut to its longest example.
+    narrow type; a batch holds them as float32. With a mask (N, T), that of the inputs if it is not given,
+    answers of a batch are cut to its longest example; inputs know by themselves how they are cut.
 
     With `pool` above 1 little is padded: that many batches at a time are taken from the permutation, their
     examples sorted by length (ties stay as drawn) and cut into batches anew, and the order of all batches of
@@ -61,7 +69,7 @@ class Batches:
 
     def __init__(
         self,
-        inputs: Tensor,
+        inputs: Inputs,
         y: Tensor,
         *,
         batch_size: int,
@@ -69,14 +77,16 @@ class Batches:
         rank: int = 0,
         world_size: int = 1,
         mask: Tensor | None = None,
+        observed: Tensor | None = None,
         pool: int = 1,
     ) -> None:
+        mask = getattr(inputs, "mask", None) if mask is None else mask
         if pool < 1 or (pool > 1 and (mask is None or seed is None)):
             raise DataMismatch(
                 f"A pool of {pool} batches: give 1, or a larger number for sentences in a drawn order."
             )
-        self.inputs, self.y, self.mask, self.pool = inputs, y, mask, pool
-        self.lengths = None if mask is None else _lengths(mask)
+        self.inputs, self.y, self.mask, self.observed, self.pool = inputs, y, mask, observed, pool
+        self.lengths = None if mask is None else lengths_of(mask)
         self.batch_size, self.seed = batch_size, seed
         self.rank, self.world_size = rank, world_size
         self.epoch = 0
@@ -99,13 +109,14 @@ class Batches:
 
     def rows(self, rows: Tensor) -> Batch:
         """The batch of some examples, given by their indices on the CPU."""
-        here = rows.to(self.inputs.device)
-        if self.mask is None or self.lengths is None:
-            return Batch(self.inputs[here], self.y[here].to(torch.float32))
-        longest = int(self.lengths[rows].max())
-        y, mask = self.y[:, :longest][here], self.mask[:, :longest][here]
-        inputs = self.inputs[:, :longest] if self.inputs.shape[:2] == self.mask.shape else self.inputs
-        return Batch(inputs[here], y.to(torch.float32), mask)
+        here = rows.to(self.y.device)
+        inputs, y = rows_of(self.inputs, rows), self.y
+        mask = getattr(inputs, "mask", None)
+        if self.mask is not None and self.lengths is not None:
+            longest = int(self.lengths[rows].max())
+            y, mask = y[:, :longest], self.mask[:, :longest][here] if mask is None else mask
+        observed = None if self.observed is None else self.observed[here]
+        return Batch(inputs, y[here].to(torch.float32), mask, observed)
 
     def _steps(self) -> list[Tensor]:
         """The examples that all processes together take in each step, in the order of this epoch."""
@@ -129,9 +140,3 @@ class Batches:
 
 def _cut(rows: Tensor, size: int) -> list[Tensor]:
     return [rows[start : start + size] for start in range(0, len(rows), size)]
-
-
-def _lengths(mask: Tensor) -> Tensor:
-    """How far the last real position of each example is, on the CPU, so that cutting batches never waits."""
-    place = torch.arange(1, mask.shape[1] + 1, device=mask.device)
-    return (mask * place).amax(1).cpu()

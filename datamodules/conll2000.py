@@ -25,6 +25,7 @@ from datamodules.vocabulary import (
     senna_file,
     word_tables,
 )
+from networks.inputs import Sequences
 
 
 class CoNLL2000(TaggedSentences):
@@ -81,12 +82,12 @@ class CoNLL2000(TaggedSentences):
         """Part the training sentences."""
         lengths = {part: len(split.inputs) for part, split in parts.items()}
         rows = by_files(lengths, share=self.share, seed=self.split_seed)
-        x, y, mask = (
+        x, mask, y = (
             torch.cat(tensors)
-            for tensors in zip(*((s.inputs, s.y, s.mask) for s in parts.values()), strict=True)
+            for tensors in zip(*((s.inputs.values, s.inputs.mask, s.y) for s in parts.values()), strict=True)
         )
         indices = {part: torch.from_numpy(rows[part]) for part in PARTS}
-        return {part: Split(x[index], y[index], mask[index]) for part, index in indices.items()}
+        return {part: Split(Sequences(x[index], mask[index]), y[index]) for part, index in indices.items()}
 
     def _vectors(self, wanted: Collection[str]) -> Vectors:
         if "senna" in self.own:

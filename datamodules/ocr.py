@@ -16,6 +16,7 @@ from datamodules.readers.ocr import FOLDS, HEIGHT, LETTERS, WIDTH, Words, read_l
 from datamodules.registry import data_set
 from datamodules.sources import Sources, unpack
 from datamodules.wanted import described
+from networks.inputs import Sequences
 
 NAME = "ocr_letters"
 
@@ -97,7 +98,7 @@ class OCRLetters(DeviceData):
         groups = words.folds if self.protocol == "folds" else word_groups(words, self.split_seed)
         x, y, mask = padded(words)
         rows = {part: torch.from_numpy(index) for part, index in self._parts(groups).items()}
-        return {part: Split(x[index], y[index], mask[index]) for part, index in rows.items()}
+        return {part: Split(Sequences(x[index], mask[index]), y[index]) for part, index in rows.items()}
 
     def _file(self) -> tuple[str, bytes]:
         if self.own is not None:

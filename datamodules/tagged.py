@@ -20,6 +20,7 @@ from datamodules.sources import Sources, unpack
 from datamodules.stand_ins import gap_filled
 from datamodules.vocabulary import UNKNOWN, Ids, Vectors, numbered, read_vectors
 from datamodules.wanted import described, missing
+from networks.inputs import Sequences
 
 GLOVE = "glove_6b"
 
@@ -199,4 +200,4 @@ def encode(part: Sentences, columns: Sequence[Ids], tags: Sequence[str], longest
         x[..., place][mask] = torch.tensor([ids.get(name, UNKNOWN) for name in names], dtype=torch.long)
     y = torch.zeros(*mask.shape, len(tags), dtype=torch.bool)
     y[mask] = torch.from_numpy(np.eye(len(tags), dtype=bool)[[number[tag] for tag in part.columns[-1]]])
-    return Split(x, y, mask)
+    return Split(Sequences(x, mask), y)

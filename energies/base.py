@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from energies.potentials import Potentials
 from losses.objectives import Slope
+from networks.inputs import Inputs
 
 
 class ConditionedEnergy:
@@ -50,10 +51,10 @@ class Energy(nn.Module):
     """
 
     @abstractmethod
-    def forward(self, x: Float[Tensor, "B *_"], y: Shaped[Tensor, "..."]) -> Float[Tensor, "..."]:
+    def forward(self, x: Inputs, y: Shaped[Tensor, "..."]) -> Float[Tensor, "..."]:
         """The energy of each answer."""
 
-    def given(self, x: Tensor) -> ConditionedEnergy:
+    def given(self, x: Inputs) -> ConditionedEnergy:
         """The energy with its input fixed: `forward` in halves, for many answers one by one.
 
         What depends on x alone is computed here, once, by an energy that overrides this: one dropout mask for
@@ -62,7 +63,7 @@ class Energy(nn.Module):
         """
         return ConditionedEnergy(lambda y: self(x, y))
 
-    def slope(self, x: Tensor) -> Slope:
+    def slope(self, x: Inputs) -> Slope:
         """`given(x).slope`, for a search that needs nothing else: x is read without gradients."""
         with torch.no_grad():
             return self.given(x).slope
@@ -82,11 +83,11 @@ class MaskedEnergy(Energy):
     """
 
     @abstractmethod
-    def given(self, x: Tensor, mask: Tensor | None = None) -> ConditionedEnergy:
+    def given(self, x: Inputs, mask: Tensor | None = None) -> ConditionedEnergy:
         """See Energy."""
 
     def forward(
-        self, x: Shaped[Tensor, "B *_"], y: Shaped[Tensor, "..."], mask: Tensor | None = None
+        self, x: Inputs, y: Shaped[Tensor, "..."], mask: Tensor | None = None
     ) -> Float[Tensor, "..."]:
         return self.given(x, mask)(y)
 
@@ -102,7 +103,7 @@ class StructuredEnergy(MaskedEnergy):
     """
 
     @abstractmethod
-    def potentials(self, x: Tensor, mask: Tensor | None) -> Potentials:
+    def potentials(self, x: Inputs, mask: Tensor | None) -> Potentials:
         """The scores of a batch; `mask` says which positions are real, None that all are."""
 
     @abstractmethod
@@ -121,15 +122,15 @@ class BatchEnergy:
     energy: MaskedEnergy
     mask: Tensor
 
-    def __call__(self, x: Tensor, y: Tensor) -> Tensor:
+    def __call__(self, x: Inputs, y: Tensor) -> Tensor:
         """The energy of each answer."""
         return self.energy(x, y, self.mask)
 
-    def given(self, x: Tensor) -> ConditionedEnergy:
+    def given(self, x: Inputs) -> ConditionedEnergy:
         """See Energy."""
         return self.energy.given(x, self.mask)
 
-    def slope(self, x: Tensor) -> Slope:
+    def slope(self, x: Inputs) -> Slope:
         """See Energy."""
         with torch.no_grad():
             return self.given(x).slope
@@ -142,7 +143,7 @@ class SumEnergy(MaskedEnergy):
         super().__init__()
         self.local, self.joint = local, joint
 
-    def given(self, x: Tensor, mask: Tensor | None = None) -> ConditionedEnergy:
+    def given(self, x: Inputs, mask: Tensor | None = None) -> ConditionedEnergy:
         """The terms' own, added."""
         local, joint = (term.over(mask).given(x) for term in (self.local, self.joint))
 

@@ -6,11 +6,11 @@
 from collections.abc import Iterator
 
 import torch
-from jaxtyping import Shaped
 from torch import Tensor, nn
 
 from energies.base import ConditionedEnergy, Slope, StructuredEnergy
 from energies.potentials import ChainPotentials
+from networks.inputs import Inputs
 from networks.sizes import at_least, match_answers
 
 
@@ -47,7 +47,7 @@ class ChainEnergy(StructuredEnergy):
         self.start = draw(num_tags) if ends else None
         self.end = draw(num_tags) if ends else None
 
-    def given(self, x: Tensor, mask: Tensor | None = None) -> ConditionedEnergy:
+    def given(self, x: Inputs, mask: Tensor | None = None) -> ConditionedEnergy:
         """The network's scores are computed once."""
         p = self.potentials(x, mask)
         return ConditionedEnergy(lambda y: -p.score(y), _Downhill(p))
@@ -56,7 +56,7 @@ class ChainEnergy(StructuredEnergy):
         """Refuse data of another number of tags."""
         match_answers(y, num_tags=len(self.pairwise))
 
-    def potentials(self, x: Shaped[Tensor, "B *_"], mask: Tensor | None) -> ChainPotentials:
+    def potentials(self, x: Inputs, mask: Tensor | None) -> ChainPotentials:
         """The scores of a batch.
 
         Shapes:

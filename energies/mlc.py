@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from energies.base import ConditionedEnergy, Energy
 from energies.sets import sum_potentials, sum_rows
+from networks.inputs import Inputs
 from networks.sizes import at_least, match_answers
 
 
@@ -25,10 +26,10 @@ class LocalEnergy(Energy):
         super().__init__()
         self.net = net
 
-    def forward(self, x: Float[Tensor, "B D"], y: Shaped[Tensor, "... B L"]) -> Float[Tensor, "... B"]:
+    def forward(self, x: Inputs, y: Shaped[Tensor, "... B L"]) -> Float[Tensor, "... B"]:
         return self.given(x)(y)
 
-    def given(self, x: Tensor) -> ConditionedEnergy:
+    def given(self, x: Inputs) -> ConditionedEnergy:
         """The potentials are computed once; dE/dy = -net(x)."""
         potentials = self.net(x)
         fixed = potentials.detach()
@@ -63,10 +64,10 @@ class LabelMixEnergy(Energy):
         nn.init.kaiming_uniform_(self.patterns.T, nonlinearity="relu")
         nn.init.zeros_(self.bias)
 
-    def forward(self, x: Float[Tensor, "B D"], y: Shaped[Tensor, "... B L"]) -> Float[Tensor, "... B"]:
+    def forward(self, x: Inputs, y: Shaped[Tensor, "... B L"]) -> Float[Tensor, "... B"]:
         return -(F.softplus(sum_rows(self.patterns, y) + self.bias) @ self.weights)
 
-    def given(self, x: Tensor) -> ConditionedEnergy:
+    def given(self, x: Inputs) -> ConditionedEnergy:
         """dE/dy = - M^T (v * sigmoid(M y + m))."""
         patterns, bias, weights = self.patterns.detach(), self.bias.detach(), self.weights.detach()
 

@@ -4,6 +4,7 @@ from torch import Tensor, nn
 
 from energies.base import ConditionedEnergy, Energy, MaskedEnergy
 from energies.mlc import LabelMixEnergy
+from networks.inputs import Inputs
 from networks.mlp import MLP, reset_linear
 from networks.pretrained import CheckpointUnusable, load_part
 
@@ -21,7 +22,7 @@ class PretrainedEnergy(MaskedEnergy):
             raise CheckpointUnusable(f"checkpoint is {checkpoint}, whose energy is none.")
         self.energy = energy.requires_grad_(False)
 
-    def given(self, x: Tensor, mask: Tensor | None = None) -> ConditionedEnergy:
+    def given(self, x: Inputs, mask: Tensor | None = None) -> ConditionedEnergy:
         """As the energy itself has it."""
         return self.energy.over(mask).given(x)
 

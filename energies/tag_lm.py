@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from energies.base import ConditionedEnergy, MaskedEnergy
 from networks.features import Features
+from networks.inputs import Inputs
 from networks.sizes import at_least, match_answers
 
 EPSILON = 1e-7  # inside the logarithm   [InfNet code]
@@ -107,7 +108,7 @@ class TagLMEnergy(MaskedEnergy):
         """Refuse data of another number of tags."""
         match_answers(y, num_tags=self.num_tags)
 
-    def given(self, x: Tensor, mask: Tensor | None = None) -> ConditionedEnergy:
+    def given(self, x: Inputs, mask: Tensor | None = None) -> ConditionedEnergy:
         """The words' features are computed once."""
         words = None if self.words is None else self.words(x)
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from energies.base import Slope
 from energies.potentials import Potentials
 from energies.spaces import AnswerSpace
+from networks.inputs import Inputs
 
 P = TypeVar("P", bound=Potentials)
 
@@ -38,7 +39,7 @@ class Inference(metaclass=ABCMeta):
 
     @abstractmethod
     def __call__(
-        self, slope: Slope, space: AnswerSpace, x: Tensor, logits: Tensor | None = None
+        self, slope: Slope, space: AnswerSpace, x: Inputs, logits: Tensor | None = None
     ) -> Prediction:
         """The answer to each example at which the target is lowest, as far as the search can tell.
 

@@ -15,7 +15,8 @@ from torch import Tensor
 from energies.base import Slope
 from energies.spaces import AnswerSpace
 from inference.base import Inference, Prediction, Status
-from losses.objectives import over_entries
+from losses.observed import over_entries
+from networks.inputs import Inputs
 from networks.sizes import at_least
 
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8  # Adam's defaults
@@ -27,7 +28,7 @@ class Start(ABC):
     """Where a search begins."""
 
     @abstractmethod
-    def __call__(self, space: AnswerSpace, x: Tensor, logits: Tensor | None) -> Tensor:
+    def __call__(self, space: AnswerSpace, x: Inputs, logits: Tensor | None) -> Tensor:
         """Starting points (K, B, ...); `logits` are those of a feed-forward net, where there is one."""
 
 
@@ -35,7 +36,7 @@ class Start(ABC):
 class Blank(Start):
     """One start that knows nothing: no label, or every tag alike.   [DVN]"""
 
-    def __call__(self, space: AnswerSpace, x: Tensor, logits: Tensor | None) -> Tensor:
+    def __call__(self, space: AnswerSpace, x: Inputs, logits: Tensor | None) -> Tensor:
         return space.start(x).unsqueeze(0)
 
 
@@ -43,7 +44,7 @@ class Blank(Start):
 class FromNet(Start):
     """One start at the relaxed prediction of a feed-forward net.   [SEAL's SPEN rows]"""
 
-    def __call__(self, space: AnswerSpace, x: Tensor, logits: Tensor | None) -> Tensor:
+    def __call__(self, space: AnswerSpace, x: Inputs, logits: Tensor | None) -> Tensor:
         if logits is None:
             raise ValueError(
                 "the search starts from a net's prediction, but the scheme was given no `guesser`."
@@ -60,7 +61,7 @@ class Uniform(Start):
     def __post_init__(self) -> None:
         at_least(1, num_starts=self.num_starts)
 
-    def __call__(self, space: AnswerSpace, x: Tensor, logits: Tensor | None) -> Tensor:
+    def __call__(self, space: AnswerSpace, x: Inputs, logits: Tensor | None) -> Tensor:
         return space.random(x, self.num_starts)
 
 
@@ -84,7 +85,7 @@ class GradientInference(Inference):
 
     @torch.no_grad()
     def __call__(
-        self, slope: Slope, space: AnswerSpace, x: Tensor, logits: Tensor | None = None
+        self, slope: Slope, space: AnswerSpace, x: Inputs, logits: Tensor | None = None
     ) -> Prediction:
         """Minimise the target whose value and gradient `slope` gives."""
         y = self.start(space, x, logits)
@@ -123,7 +124,7 @@ class LogitInference(Inference):
 
     @torch.no_grad()
     def __call__(
-        self, slope: Slope, space: AnswerSpace, x: Tensor, logits: Tensor | None = None
+        self, slope: Slope, space: AnswerSpace, x: Inputs, logits: Tensor | None = None
     ) -> Prediction:
         """Minimise the target whose value and gradient `slope` gives."""
         like = space.start(x)

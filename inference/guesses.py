@@ -17,7 +17,9 @@ from torch import Tensor
 from energies.base import BatchEnergy, Energy
 from energies.spaces import AnswerSpace
 from inference.gradient import Search, toward
-from losses.objectives import Guesses, Objective, Slope, over_entries
+from losses.objectives import Guesses, Objective, Slope
+from losses.observed import over_entries
+from networks.inputs import Inputs
 from networks.sizes import at_least
 
 
@@ -31,7 +33,7 @@ class GuessContext:
     energy: Energy | BatchEnergy
     objective: Objective
     space: AnswerSpace
-    x: Tensor
+    x: Inputs
     y: Tensor
     logits: Tensor | None = None
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from losses.joint import ROLES, Role
 from networks.features import Features
+from networks.inputs import Inputs
 from networks.sizes import at_least
 
 Relax = Callable[[Tensor], Tensor]
@@ -26,11 +27,11 @@ class InferenceNetworks(nn.Module, ABC):
     supervised: tuple[Role, ...] = ROLES
 
     @abstractmethod
-    def forward(self, x: Tensor, y: Tensor, relax: Relax, roles: Collection[Role]) -> dict[Role, Tensor]:
+    def forward(self, x: Inputs, y: Tensor, relax: Relax, roles: Collection[Role]) -> dict[Role, Tensor]:
         """Logits (B, ...) of the roles asked for; `relax` makes an answer of logits."""
 
     @abstractmethod
-    def predict(self, x: Tensor) -> Tensor:
+    def predict(self, x: Inputs) -> Tensor:
         """The logits of A."""
 
     @abstractmethod
@@ -67,7 +68,7 @@ class Single(InferenceNetworks):
         self.before = deepcopy(net).requires_grad_(False)  # F, once A goes on without it
         self.fixed = False
 
-    def forward(self, x: Tensor, y: Tensor, relax: Relax, roles: Collection[Role]) -> dict[Role, Tensor]:
+    def forward(self, x: Inputs, y: Tensor, relax: Relax, roles: Collection[Role]) -> dict[Role, Tensor]:
         if not self.fixed:
             return dict.fromkeys(roles, self.net(x))
         nets: dict[Role, nn.Module] = {"augmented": self.before, "test": self.net}
@@ -80,7 +81,7 @@ class Single(InferenceNetworks):
                 "Stacked, or an objective of one role such as MarginRescaled."
             )
 
-    def predict(self, x: Tensor) -> Tensor:
+    def predict(self, x: Inputs) -> Tensor:
         return self.net(x)
 
     def predictors(self) -> list[nn.Module]:
@@ -110,10 +111,10 @@ class Separated(InferenceNetworks):
         super().__init__()
         self.nets = nn.ModuleDict({"test": test, "augmented": augmented})
 
-    def forward(self, x: Tensor, y: Tensor, relax: Relax, roles: Collection[Role]) -> dict[Role, Tensor]:
+    def forward(self, x: Inputs, y: Tensor, relax: Relax, roles: Collection[Role]) -> dict[Role, Tensor]:
         return {role: self.nets[role](x) for role in roles}
 
-    def predict(self, x: Tensor) -> Tensor:
+    def predict(self, x: Inputs) -> Tensor:
         return self.nets["test"](x)
 
     def predictors(self) -> list[nn.Module]:
@@ -132,11 +133,11 @@ class Shared(InferenceNetworks):
         self.features = features
         self.heads = nn.ModuleDict({role: nn.Linear(features.size, num_outputs) for role in ROLES})
 
-    def forward(self, x: Tensor, y: Tensor, relax: Relax, roles: Collection[Role]) -> dict[Role, Tensor]:
+    def forward(self, x: Inputs, y: Tensor, relax: Relax, roles: Collection[Role]) -> dict[Role, Tensor]:
         features = self.features(x)
         return {role: self.heads[role](features) for role in roles}
 
-    def predict(self, x: Tensor) -> Tensor:
+    def predict(self, x: Inputs) -> Tensor:
         return self.heads["test"](self.features(x))
 
     def predictors(self) -> list[nn.Module]:
@@ -156,14 +157,14 @@ class Stacked(InferenceNetworks):
         super().__init__()
         self.test, self.head, self.blocked = test, head, blocked
 
-    def forward(self, x: Tensor, y: Tensor, relax: Relax, roles: Collection[Role]) -> dict[Role, Tensor]:
+    def forward(self, x: Inputs, y: Tensor, relax: Relax, roles: Collection[Role]) -> dict[Role, Tensor]:
         logits: dict[Role, Tensor] = {"test": self.test(x)}
         if "augmented" in roles:
             answer = relax(logits["test"])
             logits["augmented"] = self.head(answer.detach() if self.blocked else answer, y)
         return {role: logits[role] for role in roles}
 
-    def predict(self, x: Tensor) -> Tensor:
+    def predict(self, x: Inputs) -> Tensor:
         return self.test(x)
 
     def predictors(self) -> list[nn.Module]:

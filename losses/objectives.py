@@ -3,21 +3,24 @@
 An objective receives the energy, the space of answers, a batch (x, y) and guesses, and returns one number to
 minimise. Where guesses come from is the second dial, in `inference/`.
 
-Each class says what to feed the function above it, which has the formula. Energies are low for good answers;
-K guesses an example, B examples.
+Each class says what to feed the function above it, which has the formula for one example. Energies are low
+for good answers; K guesses an example, B examples.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-EnergyFn = Callable[[Tensor, Tensor], Tensor]
+from losses.observed import of_observed, over_entries, shared_out
+
+Inputs = Any  # of a batch, handed on to the energy as they are
+EnergyFn = Callable[[Inputs, Tensor], Tensor]
 Rows = Float[Tensor, " B"]
 GuessRows = Float[Tensor, "K B"]
 Slope = Callable[[Tensor], tuple[Tensor, Tensor]]  # answers (..., B, *answer) to values (..., B), gradients
@@ -42,22 +45,33 @@ class Guesses:
     logits: Tensor | None = None
 
 
-def over_entries(rows: Tensor, y: Tensor) -> Tensor:
-    """One number an answer, (..., B), shaped to broadcast over the entries of answers y (..., B, *answer)."""
-    return rows.reshape(*rows.shape, *[1] * (y.dim() - rows.dim()))
-
-
 class Objective(ABC):
     """How an energy learns from guesses, and how those who minimise it afterwards read it.
 
-    `summed`: its loss is a sum over the batch, not a mean.
+    `summed`: its loss is the sum over the batch, not the mean.
     """
 
     summed: ClassVar[bool] = False
 
+    def __call__(
+        self,
+        energy: EnergyFn,
+        space: Answers,
+        x: Inputs,
+        y: Tensor,
+        guesses: Guesses,
+        observed: Tensor | None = None,
+    ) -> Tensor:
+        """The loss of the energy on a batch, a scalar: that of the examples whose answers are known."""
+        return self.reduce(self.rows(energy, space, x, y, guesses), observed)
+
     @abstractmethod
-    def __call__(self, energy: EnergyFn, space: Answers, x: Tensor, y: Tensor, guesses: Guesses) -> Tensor:
-        """The loss of the energy on a batch, a scalar."""
+    def rows(self, energy: EnergyFn, space: Answers, x: Inputs, y: Tensor, guesses: Guesses) -> Tensor:
+        """The loss of each example, (B,), or of each guess to it, (K, B)."""
+
+    def reduce(self, rows: Tensor, observed: Tensor | None) -> Tensor:
+        """The sum or the mean of the losses of examples whose answers are known."""
+        return of_observed(rows, observed).sum() if self.summed else shared_out(rows, observed).mean()
 
     def reading(self, energy: Tensor) -> Tensor:
         """What a task-net or a search minimises: the energy itself unless the objective bounds it."""
@@ -68,37 +82,38 @@ class Objective(ABC):
         return slope
 
 
-def margin(true_energy: Rows, guess_energy: GuessRows, cost: GuessRows) -> Float[Tensor, ""]:
-    """Structured hinge: mean of [cost - E(guess) + E(true)]_+.   [SEAL eq. 6]"""
-    return (cost - guess_energy + true_energy).clamp_min(0).mean()
+def margin(true_energy: Rows, guess_energy: GuessRows, cost: GuessRows) -> GuessRows:
+    """Structured hinge: [cost - E(guess) + E(true)]_+.   [SEAL eq. 6]"""
+    return (cost - guess_energy + true_energy).clamp_min(0)
 
 
 @dataclass(frozen=True)
 class Margin(Objective):
     """The truth lies below each guess by the guess's cost.   [SEAL eq. 6]"""
 
-    def __call__(self, energy: EnergyFn, space: Answers, x: Tensor, y: Tensor, guesses: Guesses) -> Tensor:
+    def rows(self, energy: EnergyFn, space: Answers, x: Inputs, y: Tensor, guesses: Guesses) -> Tensor:
         rows = energy(x, space.put_first(y, guesses.y))
         return margin(rows[0], rows[1:], space.cost(guesses.y, y))
 
 
-def regression(guess_energy: GuessRows, quality: GuessRows) -> Float[Tensor, ""]:
-    """Teach sigmoid(-E) the quality of each guess, by cross-entropy, summed over guesses and examples.
+def regression(guess_energy: GuessRows, quality: GuessRows) -> GuessRows:
+    """Teach sigmoid(-E) the quality of each guess, by cross-entropy.
 
     -q log sigmoid(-E) - (1 - q) log(1 - sigmoid(-E))   [SEAL eq. 7 with its second term mended; DVN eq. 3]
-
-    The sum is the released reduction; it matters only where gradients are clipped.
     """
-    return F.binary_cross_entropy_with_logits(-guess_energy, quality, reduction="sum")
+    return F.binary_cross_entropy_with_logits(-guess_energy, quality, reduction="none")
 
 
 @dataclass(frozen=True)
 class Regression(Objective):
-    """sigmoid(-E) tells the quality of each guess.   [SEAL eq. 7; DVN]"""
+    """sigmoid(-E) tells the quality of each guess.   [SEAL eq. 7; DVN]
+
+    The sum is the released reduction; it matters only where gradients are clipped.
+    """
 
     summed = True
 
-    def __call__(self, energy: EnergyFn, space: Answers, x: Tensor, y: Tensor, guesses: Guesses) -> Tensor:
+    def rows(self, energy: EnergyFn, space: Answers, x: Inputs, y: Tensor, guesses: Guesses) -> Tensor:
         return regression(energy(x, guesses.y), space.quality(guesses.y, y))
 
     def reading(self, energy: Tensor) -> Tensor:
@@ -116,34 +131,34 @@ class Regression(Objective):
         return bounded
 
 
-def contrastive(true_energy: Rows, guess_energy: GuessRows, cost: GuessRows) -> Float[Tensor, ""]:
-    """Mean of log sum_k exp(cost_k - E(guess_k) + E(true)), the truth among the guesses at cost 0.
+def contrastive(true_energy: Rows, guess_energy: GuessRows, cost: GuessRows) -> Rows:
+    """Log sum_k exp(cost_k - E(guess_k) + E(true)), the truth among the guesses at cost 0.
 
     [Implicit L_CD, with the minus that its print lacks]
 
     So it is never below 0, and softplus(cost - E(guess) + E(true)), a smooth hinge, for a single guess.
     """
     ahead = cost - guess_energy + true_energy
-    return torch.cat([torch.zeros_like(ahead[:1]), ahead]).logsumexp(0).mean()
+    return torch.cat([torch.zeros_like(ahead[:1]), ahead]).logsumexp(0)
 
 
 @dataclass(frozen=True)
 class Contrastive(Objective):
     """The truth lies below all guesses together, by their costs, in a smooth way.   [Implicit L_CD]"""
 
-    def __call__(self, energy: EnergyFn, space: Answers, x: Tensor, y: Tensor, guesses: Guesses) -> Tensor:
+    def rows(self, energy: EnergyFn, space: Answers, x: Inputs, y: Tensor, guesses: Guesses) -> Tensor:
         rows = energy(x, space.put_first(y, guesses.y))
         return contrastive(rows[0], rows[1:], space.cost(guesses.y, y))
 
 
-def ranking(true_score: Rows, noise_score: GuessRows) -> Float[Tensor, ""]:
-    """Pick the truth from among K noise answers: -log softmax of its score, summed over examples.
+def ranking(true_score: Rows, noise_score: GuessRows) -> Rows:
+    """Pick the truth from among K noise answers: -log softmax of its score.
 
     Scores are -E, less log P_N for noise-contrastive estimation. The truth is in the denominator too, so
     equal scores cost log(K + 1).   [SEAL eq. 8 with its sum begun at k = 0, eq. 9]
     """
     denominator = noise_score.logsumexp(0).logaddexp(true_score)
-    return (denominator - true_score).sum()
+    return denominator - true_score
 
 
 @dataclass(frozen=True)
@@ -155,7 +170,7 @@ class NCERanking(Objective):
 
     summed = True
 
-    def __call__(self, energy: EnergyFn, space: Answers, x: Tensor, y: Tensor, guesses: Guesses) -> Tensor:
+    def rows(self, energy: EnergyFn, space: Answers, x: Inputs, y: Tensor, guesses: Guesses) -> Tensor:
         assert guesses.logits is not None, "NCE needs guesses drawn from known logits"
         answers = space.put_first(y, guesses.y)
         score = -energy(x, answers) - space.log_prob(guesses.logits, answers)
@@ -171,6 +186,6 @@ class Ranking(Objective):
 
     summed = True
 
-    def __call__(self, energy: EnergyFn, space: Answers, x: Tensor, y: Tensor, guesses: Guesses) -> Tensor:
+    def rows(self, energy: EnergyFn, space: Answers, x: Inputs, y: Tensor, guesses: Guesses) -> Tensor:
         score = -energy(x, space.put_first(y, guesses.y))
         return ranking(score[0], score[1:])

@@ -2,9 +2,11 @@
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
 
-from losses.objectives import Answers, EnergyFn, Guesses, Objective
+from losses.objectives import Answers, EnergyFn, Guesses, Inputs, Objective
+from losses.observed import shared_out
 from losses.task import TaskLoss
 
 
@@ -17,10 +19,14 @@ class ReleasedMargin(Objective):
 
     perceptron_weight: float  # w
 
-    def __call__(self, energy: EnergyFn, space: Answers, x: Tensor, y: Tensor, guesses: Guesses) -> Tensor:
+    def rows(self, energy: EnergyFn, space: Answers, x: Inputs, y: Tensor, guesses: Guesses) -> Tensor:
         true_energy, guess_energy = energy(x, y), energy(x, guesses.y)
-        hinge = (space.cost(guesses.y, y) + true_energy).clamp_min(0).mean()
-        perceptron = (true_energy - guess_energy).clamp_min(0).mean()
+        hinge = (space.cost(guesses.y, y) + true_energy).clamp_min(0)
+        return torch.stack([hinge, (true_energy - guess_energy).clamp_min(0)])
+
+    def reduce(self, rows: Tensor, observed: Tensor | None) -> Tensor:
+        """The mean of the hinge plus w times that of the perceptron loss."""
+        hinge, perceptron = (shared_out(part, observed).mean() for part in rows)
         return hinge + self.perceptron_weight * perceptron
 
 
@@ -37,11 +43,18 @@ class CostAugmentedTask(nn.Module, TaskLoss):
         super().__init__()
         self.head, self.energy_weight, self.supervision_weight = head, energy_weight, supervision_weight
 
-    def forward(self, energy: EnergyFn, space: Answers, x: Tensor, y: Tensor, logits: Tensor) -> Tensor:
+    def forward(
+        self,
+        energy: EnergyFn,
+        space: Answers,
+        x: Inputs,
+        y: Tensor,
+        logits: Tensor,
+        observed: Tensor | None = None,
+    ) -> Tensor:
         prediction = space.relax(logits)
         augmented = space.relax(self.head(prediction, y))
-        violation = space.cost(augmented, y) - energy(x, augmented)
-        weighted = self.energy_weight * energy(x, prediction) + self.supervision_weight * space.supervise(
-            logits, y
-        )
+        violation = shared_out(space.cost(augmented, y) - energy(x, augmented), observed)
+        supervision = shared_out(space.supervise(logits, y), observed)
+        weighted = self.energy_weight * energy(x, prediction) + self.supervision_weight * supervision
         return (weighted - violation).mean()

@@ -6,15 +6,27 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from losses.objectives import Answers, EnergyFn
+from losses.objectives import Answers, EnergyFn, Inputs
+from losses.observed import shared_out
 
 
 class TaskLoss(ABC):
     """The loss of a task-net that learns from supervision and from an energy."""
 
     @abstractmethod
-    def __call__(self, energy: EnergyFn, space: Answers, x: Tensor, y: Tensor, logits: Tensor) -> Tensor:
-        """One number for a batch; `energy` is what the task-net is to lower, as its scheme reads it."""
+    def __call__(
+        self,
+        energy: EnergyFn,
+        space: Answers,
+        x: Inputs,
+        y: Tensor,
+        logits: Tensor,
+        observed: Tensor | None = None,
+    ) -> Tensor:
+        """One number for a batch; `energy` is what the task-net is to lower, as its scheme reads it.
+
+        The energy of the prediction is of all examples, what needs the truth of those that are observed.
+        """
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """What learns with the task-net: nothing, unless the loss brings a network of its own."""
@@ -28,8 +40,16 @@ class EnergyAndSupervision(TaskLoss):
     energy_weight: float  # lambda_1
     supervision_weight: float = 1.0  # lambda_2
 
-    def __call__(self, energy: EnergyFn, space: Answers, x: Tensor, y: Tensor, logits: Tensor) -> Tensor:
-        supervision = space.supervise(logits, y)
+    def __call__(
+        self,
+        energy: EnergyFn,
+        space: Answers,
+        x: Inputs,
+        y: Tensor,
+        logits: Tensor,
+        observed: Tensor | None = None,
+    ) -> Tensor:
+        supervision = shared_out(space.supervise(logits, y), observed)
         return (
             self.energy_weight * energy(x, space.relax(logits)) + self.supervision_weight * supervision
         ).mean()

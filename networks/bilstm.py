@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from networks.features import Features
+from networks.inputs import Sequences
 from networks.sizes import at_least
 
 
@@ -26,7 +27,7 @@ class BiLSTM(Features):
     LSTM of cuDNN has none: there take the forward pass in `torch.backends.cudnn.flags(enabled=False)`.
 
     Shapes:
-        x: (B, T, C) ids, column 0 is 0 where padded, padding behind all that is real.
+        x: ids (B, T, C), padding behind all that is real.
         returns: (B, T, 2H), 0 where padded.
     """
 
@@ -40,11 +41,10 @@ class BiLSTM(Features):
         self.dropout = nn.Dropout(dropout)
         self.size = 2 * width
 
-    def forward(self, x: Int[Tensor, "B T C"]) -> Float[Tensor, "B T two_H"]:
-        steps = x.transpose(0, 1)
-        real = steps[..., 0] != 0
+    def forward(self, x: Sequences) -> Float[Tensor, "B T two_H"]:
+        real = x.mask.T
         order = mirrored(real)
-        states = self.dropout(self.features(steps))
+        states = self.dropout(self.features(Sequences(x.values.transpose(0, 1), real)))
         for rightwards, leftwards in zip(self.rightwards, self.leftwards, strict=True):
             from_left, _ = rightwards(states)
             from_right, _ = leftwards(rearranged(states, order))
@@ -58,7 +58,7 @@ class Tagger(nn.Module):
     An inference network has a bias; an energy's local scores U . b(x, t) have none.       [InfNet+ eq. 7]
 
     Shapes:
-        x: (B, T, C) ids, column 0 is 0 where padded.   returns: (B, T, S), 0 where padded.
+        x: ids (B, T, C).   returns: (B, T, S), 0 where padded.
     """
 
     def __init__(self, features: Features, num_tags: int, *, bias: bool = True) -> None:
@@ -67,8 +67,8 @@ class Tagger(nn.Module):
         self.features = features
         self.output = nn.Linear(features.size, num_tags, bias=bias)
 
-    def forward(self, x: Int[Tensor, "B T C"]) -> Float[Tensor, "B T S"]:
-        return self.output(self.features(x)) * (x[..., :1] != 0)
+    def forward(self, x: Sequences) -> Float[Tensor, "B T S"]:
+        return self.output(self.features(x)) * x.mask.unsqueeze(-1)
 
 
 def mirrored(real: Bool[Tensor, "T B"]) -> Int[Tensor, " T_times_B"]:

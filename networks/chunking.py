@@ -3,10 +3,11 @@
 Shapes: B sentences, T tokens, C columns of ids, S tags.
 """
 
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from networks.features import Features
+from networks.inputs import Sequences
 from networks.sizes import at_least
 
 
@@ -14,7 +15,7 @@ class LinearTagger(nn.Module):
     """Two linear layers with ReLU between: each token for itself.                [Scaling §6, Table 2]
 
     Shapes:
-        x: (B, T, C) ids, 0 where padded.   returns: (B, T, S), 0 where padded.
+        x: ids (B, T, C).   returns: (B, T, S), 0 where padded.
     """
 
     def __init__(self, features: Features, num_tags: int, *, width: int = 300) -> None:
@@ -23,7 +24,7 @@ class LinearTagger(nn.Module):
         self.features = features
         self.layers = nn.Sequential(nn.Linear(features.size, width), nn.ReLU(), nn.Linear(width, num_tags))
 
-    def forward(self, x: Int[Tensor, "B T C"]) -> Float[Tensor, "B T S"]:
-        real = x[..., 0] != 0
-        scores = self.layers(self.features(x[real]))
+    def forward(self, x: Sequences) -> Float[Tensor, "B T S"]:
+        real = x.mask
+        scores = self.layers(self.features(Sequences(x.values[real], real[real])))
         return scores.new_zeros(*real.shape, scores.shape[-1]).index_put((real,), scores)

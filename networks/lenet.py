@@ -8,9 +8,10 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Shaped
+from jaxtyping import Float
 from torch import Tensor, nn
 
+from networks.inputs import Sequences
 from networks.sizes import at_least
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "sigmoid": torch.sigmoid}
@@ -28,7 +29,7 @@ class LeNet(nn.Module):
     the whole picture at half the cost.
 
     Shapes:
-        x: (B, T, 16, 8) pixels, all zero where a position is not real.   returns: (B, T, S), zero there.
+        x: pixels (B, T, 16, 8).   returns: (B, T, S), 0 where padded.
     """
 
     def __init__(self, num_tags: int = 26, last: Literal["relu", "sigmoid"] = "relu") -> None:
@@ -38,9 +39,9 @@ class LeNet(nn.Module):
         self.hidden, self.output = nn.Linear(500, 140), nn.Linear(140, num_tags)
         self.last = ACTIVATIONS[last]
 
-    def forward(self, x: Shaped[Tensor, "B T 16 8"]) -> Float[Tensor, "B T S"]:
-        real = (x != 0).flatten(2).any(-1)
-        scores = self.output(self.last(self.hidden(self._features(x[real]))))
+    def forward(self, x: Sequences) -> Float[Tensor, "B T S"]:
+        real = x.mask
+        scores = self.output(self.last(self.hidden(self._features(x.values[real]))))
         return scores.new_zeros(*real.shape, scores.shape[-1]).index_put((real,), scores)
 
     def _features(self, pictures: Tensor) -> Tensor:

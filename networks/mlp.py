@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from networks.features import Features
+from networks.inputs import SparseRows
 from networks.sizes import at_least
 
 
@@ -14,6 +15,8 @@ class MLP(Features):
     """Layers of linear, softplus, dropout; no dropout after the last, so a one-layer net has none.
 
     Initialised as released: weights Kaiming-uniform (ReLU gain, fan-in), biases 0.   [SEAL code, MLC]
+
+    Of sparse rows the first layer is one sparse product, forward and backward.
 
     Shapes:
         x: (B, D).   returns: (B, H).
@@ -34,8 +37,15 @@ class MLP(Features):
         self.layers = nn.Sequential(*layers)
         self.size = width
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.layers(x)
+    def forward(self, x: Tensor | SparseRows) -> Tensor:
+        if isinstance(x, Tensor):
+            return self.layers(x)
+        first, *further = self.layers
+        assert isinstance(first, nn.Linear)
+        h = x.times(first.weight) + first.bias
+        for layer in further:
+            h = layer(h)
+        return h
 
 
 class LabelMLP(nn.Module):
@@ -63,7 +73,7 @@ class LabelMLP(nn.Module):
         self.labels = nn.Linear(width, num_labels, bias=False)
         nn.init.xavier_uniform_(self.labels.weight)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor | SparseRows) -> Tensor:
         return self.labels(self.features(x))
 
 

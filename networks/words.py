@@ -7,10 +7,11 @@ from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from networks.features import Features
+from networks.inputs import Sequences
 from networks.sizes import at_least
 
 
@@ -27,7 +28,7 @@ class WordFeatures(Features):
     - Twitter POS, NER: fixed vectors. NER+: tuned ones and three columns. NER++: and letters.   [InfNet+ §6]
 
     Shapes:
-        x: (..., C) ids, 0 where padded.   returns: (..., D), 0 where padded.
+        x: ids (..., C).   returns: (..., D), 0 where padded.
     """
 
     rows: Tensor
@@ -86,16 +87,17 @@ class WordFeatures(Features):
             own.copy_(tables[name])
         self.ready.fill_(True)
 
-    def forward(self, x: Int[Tensor, "*N C"]) -> Float[Tensor, "*N D"]:
-        words = x[..., 0]
+    def forward(self, x: Sequences) -> Float[Tensor, "*N D"]:
+        ids = x.values.masked_fill(~x.mask.unsqueeze(-1), 0)  # whose rows are zero
+        words = ids[..., 0]
         parts = [F.embedding(self.rows[words], self.vectors, padding_idx=0)]
         if self.letters is not None:
-            parts.append(self._spelled(words))
-        parts += [column(x[..., place]) for place, column in enumerate(self.columns, 1)]
+            parts.append(self._spelled(words, x.mask))
+        parts += [column(ids[..., place]) for place, column in enumerate(self.columns, 1)]
         return torch.cat(parts, dim=-1) if len(parts) > 1 else parts[0]
 
-    def _spelled(self, words: Tensor) -> Tensor:
+    def _spelled(self, words: Tensor, real: Tensor) -> Tensor:
         """The letters of each word; padding has none, so any word is read in its place and blotted out."""
         assert self.letters is not None
         distinct, place = words.clamp_min(1).unique(return_inverse=True)
-        return F.embedding(place, self.letters(self.characters[distinct])) * (words != 0).unsqueeze(-1)
+        return F.embedding(place, self.letters(self.characters[distinct])) * real.unsqueeze(-1)

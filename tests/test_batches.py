@@ -15,6 +15,7 @@ from datamodules.base import Split
 from datamodules.batches import Batch, Batches
 from datamodules.errors import DataMismatch
 from datamodules.generated import GeneratedData
+from networks.inputs import Inputs, Sequences
 
 SIZES = st.integers(1, 40)
 
@@ -83,20 +84,24 @@ def test_processes_share_an_epoch_without_overlap(rows: int, world_size: int, ba
 LENGTHS = st.lists(st.integers(1, 30), min_size=1, max_size=60)
 
 
-def sentences(lengths: list[int]) -> tuple[Tensor, Tensor, Tensor]:
+def sentences(lengths: list[int]) -> tuple[Sequences, Tensor]:
     """Sentence i, of its length, is filled with i."""
     mask = torch.arange(30) < torch.tensor(lengths).unsqueeze(1)
     x = mask.long() * torch.arange(len(lengths)).unsqueeze(1)
-    return x, mask[..., None], mask
+    return Sequences(x, mask), mask[..., None]
 
 
 def steps(share: Batches) -> list[list[int]]:
-    return [batch.inputs[:, 0].int().tolist() for batch in share]
+    return [_first(batch.inputs).int().tolist() for batch in share]
+
+
+def _first(inputs: Inputs) -> Tensor:
+    return (inputs if isinstance(inputs, Tensor) else inputs.values)[:, 0]
 
 
 def test_a_pool_of_one_is_the_permutation_itself() -> None:
-    x, y, mask = sentences([3, 1, 2, 9, 4, 1, 7])
-    batches = Batches(x, y, mask=mask, batch_size=3, seed=2, pool=1)
+    x, y = sentences([3, 1, 2, 9, 4, 1, 7])
+    batches = Batches(x, y, batch_size=3, seed=2, pool=1)
     batches.set_epoch(4)
     drawn = torch.randperm(7, generator=torch.Generator().manual_seed(2 * 1_000_003 + 4)).tolist()
     assert steps(batches) == [drawn[:3], drawn[3:6], drawn[6:]]
@@ -106,9 +111,9 @@ def test_a_pool_of_one_is_the_permutation_itself() -> None:
 def test_pools_part_an_epoch_among_processes_and_its_batches_by_length(
     lengths: list[int], batch_size: int, pool: int, world_size: int, epoch: int
 ) -> None:
-    x, y, mask = sentences(lengths)
+    x, y = sentences(lengths)
     shares = [
-        Batches(x, y, mask=mask, batch_size=batch_size, seed=1, rank=rank, world_size=world_size, pool=pool)
+        Batches(x, y, batch_size=batch_size, seed=1, rank=rank, world_size=world_size, pool=pool)
         for rank in range(world_size)
     ]
     for share in shares:
@@ -133,14 +138,14 @@ def test_pools_part_an_epoch_among_processes_and_its_batches_by_length(
 
 def test_pools_leave_less_padding_and_keep_the_order_of_batches_random() -> None:
     lengths = torch.randint(1, 30, (400,), generator=torch.Generator().manual_seed(0)).tolist()
-    x, y, mask = sentences(lengths)
+    x, y = sentences(lengths)
 
     def padding(pool: int) -> float:
-        masks = [batch.mask for batch in Batches(x, y, mask=mask, batch_size=10, seed=0, pool=pool)]
+        masks = [batch.mask for batch in Batches(x, y, batch_size=10, seed=0, pool=pool)]
         return 1 - sum(int(m.sum()) for m in masks) / sum(m.numel() for m in masks)
 
     assert padding(20) < 0.1 < 0.4 < padding(1)
-    batches = Batches(x, y, mask=mask, batch_size=10, seed=0, pool=40)
+    batches = Batches(x, y, batch_size=10, seed=0, pool=40)
     epochs = []
     for epoch in (0, 1, 0):
         batches.set_epoch(epoch)
@@ -150,10 +155,14 @@ def test_pools_leave_less_padding_and_keep_the_order_of_batches_random() -> None
 
 
 def test_a_pool_without_lengths_or_a_drawn_order_is_refused() -> None:
-    x, y, mask = sentences([1, 2])
-    for options in ({"pool": 2, "seed": 0}, {"pool": 2, "mask": mask}, {"pool": 0, "seed": 0, "mask": mask}):
+    x, y = sentences([1, 2])
+    for inputs, options in (
+        (x.values, {"pool": 2, "seed": 0}),
+        (x, {"pool": 2}),
+        (x, {"pool": 0, "seed": 0}),
+    ):
         with pytest.raises(DataMismatch, match=f"^A pool of {options['pool']} batches: give 1"):
-            Batches(x, y, batch_size=1, **options)
+            Batches(inputs, y, batch_size=1, **options)
 
 
 def test_fewer_examples_than_processes_are_no_batch() -> None:
@@ -233,19 +242,24 @@ def test_loading_happens_once_and_evaluation_takes_big_batches() -> None:
 
 
 def test_a_split_moves_with_its_mask() -> None:
-    split = Split(torch.zeros(2, 3), torch.zeros(2, 1), torch.ones(2, 1).bool()).to(torch.device("meta"))
-    assert split.mask is not None
-    assert {tensor.device.type for tensor in (split.inputs, split.y, split.mask)} == {"meta"}
+    mask, known = torch.ones(2, 1).bool(), torch.ones(2).bool()
+    for inputs, told in ((torch.zeros(2, 3), mask), (Sequences(torch.zeros(2, 1, 3), mask), None)):
+        split = Split(inputs, torch.zeros(2, 1), told, known).to(torch.device("meta"))
+        assert split.mask is not None and split.observed is not None
+        parts = (split.inputs, split.y, split.mask, split.observed)
+        assert {part.device.type for part in parts} == {"meta"}
 
 
 def test_a_batch_of_sequences_is_as_long_as_its_longest() -> None:
     mask = torch.tensor([[1, 1, 0, 0], [1, 0, 0, 0], [1, 0, 1, 0], [0, 0, 0, 0]], dtype=torch.bool)
     x, y = torch.arange(4 * 4 * 2).view(4, 4, 2), torch.arange(4 * 4 * 3).view(4, 4, 3)
-    first, second = Batches(x, y, mask=mask, batch_size=2)  # from the shortest to the longest
-    assert first.inputs.shape == (2, 1, 2) and first.y.shape == (2, 1, 3) and first.mask.shape == (2, 1)
+    first, second = Batches(Sequences(x, mask), y, batch_size=2)  # from the shortest to the longest
+    assert first.y.shape == (2, 1, 3) and first.mask.shape == (2, 1)
     longest = [0, 2]
-    assert torch.equal(first.inputs, x[[3, 1], :1]) and torch.equal(second.inputs, x[longest, :3])
+    assert torch.equal(first.inputs.values, x[[3, 1], :1])
+    assert torch.equal(second.inputs.values, x[longest, :3])
     assert torch.equal(second.mask, mask[longest, :3])  # a gap is kept
+    assert second.inputs.mask is second.mask
     (whole,) = Batches(x[:, 0], y, mask=mask, batch_size=4)
     assert whole.inputs.shape == (4, 2) and whole.y.shape == (
         4,

@@ -81,9 +81,9 @@ def test_the_chunks_are_the_published_ones(real: CoNLL2000) -> None:
 def test_the_most_frequent_tag_of_each_part_of_speech_scores_as_published(real: CoNLL2000) -> None:
     counts = torch.zeros(real.num_pos, real.num_tags)
     for split in (real.splits["train"], real.splits["validation"]):
-        counts.index_add_(0, split.inputs[..., 1][split.mask], split.y[split.mask].float())
+        counts.index_add_(0, split.inputs.values[..., 1][split.mask], split.y[split.mask].float())
     test, metric = real.splits["test"], SpanScores(real.tags)
-    for x, y in zip(test.inputs.split(500), test.y.split(500), strict=True):
+    for x, y in zip(test.inputs.values.split(500), test.y.split(500), strict=True):
         metric.update(counts[x[..., 1]], y.float())
     scores = {name: round(100 * float(score), 2) for name, score in metric.compute().items()}
     assert (scores["precision"], scores["recall"], scores["f1"]) == (72.58, 82.14, 77.07)
@@ -92,13 +92,13 @@ def test_the_most_frequent_tag_of_each_part_of_speech_scores_as_published(real: 
 def test_padding_is_zero_everywhere_and_real_tokens_nowhere(real: CoNLL2000) -> None:
     for split in real.splits.values():
         assert split.mask is not None
-        assert (split.inputs.dtype, split.y.dtype) == (torch.int64, torch.bool)
-        for ids in split.inputs.unbind(-1):
+        assert (split.inputs.values.dtype, split.y.dtype) == (torch.int64, torch.bool)
+        for ids in split.inputs.values.unbind(-1):
             assert torch.equal(ids != 0, split.mask)
         assert torch.equal(split.y.sum(-1), split.mask.long())
         assert (
-            int(split.inputs[..., 0].max()) < real.num_words
-            and int(split.inputs[..., 1].max()) < real.num_pos
+            int(split.inputs.values[..., 0].max()) < real.num_words
+            and int(split.inputs.values[..., 1].max()) < real.num_pos
         )
 
 
@@ -110,7 +110,7 @@ def test_the_tables_spell_each_word_and_share_vectors_between_spellings(real: Co
     assert int(characters.max()) == real.num_characters - 1
     assert not vectors[:2].any() and vectors[rows[rows > 1]].any(1).all()
     assert int(rows.max()) < len(vectors)
-    tokens = torch.cat([split.inputs[..., 0][split.mask] for split in real.splits.values()])
+    tokens = torch.cat([split.inputs.values[..., 0][split.mask] for split in real.splits.values()])
     assert 0.97 < float((rows[tokens] > 1).float().mean()) < 0.99
 
 
@@ -195,7 +195,10 @@ def test_what_was_written_is_read(
 def test_ids_stand_where_the_tokens_are() -> None:
     file = read_sentences(b"a NN O\n\nb DT B-NP\na XX O\n", where="a")
     split = encode(file, [{"a": 2, "b": 3}, {"NN": 2, "DT": 3}], ["B-NP", "O"], 3)
-    assert split.inputs.tolist() == [[[2, 2], [0, 0], [0, 0]], [[3, 3], [2, 1], [0, 0]]]  # XX is not known
+    assert split.inputs.values.tolist() == [
+        [[2, 2], [0, 0], [0, 0]],
+        [[3, 3], [2, 1], [0, 0]],
+    ]  # XX is not known
     assert split.mask is not None
     assert split.mask.tolist() == [[True, False, False], [True, True, False]]
     assert split.y.int().tolist() == [[[0, 1], [0, 0], [0, 0]], [[1, 0], [0, 1], [0, 0]]]

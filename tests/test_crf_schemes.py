@@ -31,6 +31,7 @@ from lightning_modules.crf_scaled import CRFScaled
 from lightning_modules.crf_stage import CRFStage
 from lightning_modules.cross_entropy import CrossEntropy
 from lightning_modules.metrics.sequence import SequenceScores
+from networks.inputs import Sequences
 
 N, T, D, S = 8, 5, 6, 4
 LENGTHS = torch.tensor([5, 3, 4, 1, 5, 2, 5, 4])
@@ -59,16 +60,23 @@ class Data(pl.LightningDataModule):
         self.y = nn.functional.one_hot(tags, S) * self.mask.unsqueeze(-1)
 
     def train_dataloader(self) -> Batches:
-        return Batches(self.x, self.y, batch_size=4, seed=0, mask=self.mask)
+        return Batches(Sequences(self.x, self.mask), self.y, batch_size=4, seed=0)
 
     def val_dataloader(self) -> Batches:
-        return Batches(self.x, self.y, batch_size=N, mask=self.mask)
+        return Batches(Sequences(self.x, self.mask), self.y, batch_size=N)
 
     test_dataloader = val_dataloader
 
 
+class Values(nn.Module):
+    """What stands at each position."""
+
+    def forward(self, x: Sequences) -> Tensor:
+        return x.values
+
+
 def net() -> nn.Sequential:
-    return nn.Sequential(nn.Linear(D, 8), nn.Tanh(), nn.Dropout(0.2), nn.Linear(8, S, bias=False))
+    return nn.Sequential(Values(), nn.Linear(D, 8), nn.Tanh(), nn.Dropout(0.2), nn.Linear(8, S, bias=False))
 
 
 def scheme(name: str, criterion: Criterion = CRITERIA[1], **options: Any) -> ChainScheme:
@@ -311,7 +319,8 @@ def test_the_ratio_is_that_of_the_norms_at_each_step(tmp_path: Path) -> None:
     torch.manual_seed(3)
     common = {"space": TagSequences(S), "metric": SequenceScores()}
     still = partial(torch.optim.SGD, lr=0.0)
-    module = CRFScaled(ChainEnergy(nn.Linear(D, S), S), Likelihood(), FixedAlpha(0.5), still, **common)
+    chain = ChainEnergy(nn.Sequential(Values(), nn.Linear(D, S)), S)
+    module = CRFScaled(chain, Likelihood(), FixedAlpha(0.5), still, **common)
     data = Data()
     fit(module, 2, tmp_path, data=data)
     seen, loader = [], data.train_dataloader()

@@ -5,15 +5,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from networks.inputs import Sequences
 from networks.lenet import LeNet
 
 
-def pictures(batch: int = 3, length: int = 4) -> Tensor:
+def pictures(batch: int = 3, length: int = 4) -> Sequences:
+    """Letters, of which those behind a word mean nothing, and one that is blank."""
     draw = torch.Generator().manual_seed(0)
     x = (torch.rand(batch, length, 16, 8, generator=draw) < 0.3).to(torch.uint8)
-    x[0, 2:] = 0
-    x[2, 1:] = 0
-    return x
+    x[1, 1] = 0
+    mask = torch.arange(length) < torch.tensor([2, length, 1]).unsqueeze(1)
+    return Sequences(x, mask)
 
 
 def whole_picture(net: LeNet, x: Tensor) -> Tensor:
@@ -32,9 +34,9 @@ def test_it_has_the_published_number_of_parameters() -> None:
 def test_scores_and_gradients_are_those_of_the_whole_picture(last: str) -> None:
     torch.manual_seed(1)
     net, x = LeNet(last=last).double(), pictures()
-    real = (x != 0).flatten(2).any(-1)
+    real = x.mask
     weight = torch.randn(*real.shape, 26, dtype=torch.float64) * real.unsqueeze(-1)
-    ours, theirs = net(x), whole_picture(net, x) * real.unsqueeze(-1)
+    ours, theirs = net(x), whole_picture(net, x.values) * real.unsqueeze(-1)
     torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
     found = torch.autograd.grad((ours * weight).sum(), list(net.parameters()))
     wanted = torch.autograd.grad((theirs * weight).sum(), list(net.parameters()))

@@ -81,14 +81,20 @@ def test_the_splits_are_folds_with_zeros_behind_each_word() -> None:
     ]
     for split in data.splits.values():
         assert split.mask is not None
-        assert split.inputs.shape[1:] == (14, 16, 8) and split.y.shape[1:] == (14, 26)
-        assert (split.inputs.dtype, split.y.dtype, split.mask.dtype) == (torch.uint8, torch.bool, torch.bool)
-        assert torch.equal(split.inputs.flatten(2).any(-1), split.mask)  # no letter is blank, all padding is
+        assert split.inputs.values.shape[1:] == (14, 16, 8) and split.y.shape[1:] == (14, 26)
+        assert (split.inputs.values.dtype, split.y.dtype, split.mask.dtype) == (
+            torch.uint8,
+            torch.bool,
+            torch.bool,
+        )
+        assert torch.equal(
+            split.inputs.values.flatten(2).any(-1), split.mask
+        )  # no letter is blank, all padding is
         assert torch.equal(split.y.sum(-1), split.mask.long())
-        assert int(split.inputs.max()) == 1
+        assert int(split.inputs.values.max()) == 1
     assert set(data.checksums) == {"letter.data"}
     batch = next(iter(data.train_dataloader()))
-    assert batch.mask is not None and batch.inputs.shape[1] == int(batch.mask.sum(1).max())
+    assert batch.mask is not None and batch.inputs.values.shape[1] == int(batch.mask.sum(1).max())
 
 
 def test_seeds_0_to_8_test_on_each_fold_but_the_one_for_validation() -> None:

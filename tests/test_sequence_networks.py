@@ -17,6 +17,7 @@ from networks.char_bilstm import CharBiLSTM
 from networks.char_cnn import CharCNN
 from networks.chunking import LinearTagger
 from networks.features import Features
+from networks.inputs import Sequences
 from networks.mlp import StackedHead
 from networks.pretrained import build
 from networks.words import WordFeatures
@@ -74,12 +75,18 @@ def features_of(net: nn.Module) -> WordFeatures:
     return next(module for module in net.modules() if isinstance(module, WordFeatures))
 
 
-def sentences(lengths: list[int], seed: int = 0, longest: int = 0) -> Tensor:
+def sentences(lengths: list[int], seed: int = 0, longest: int = 0) -> Sequences:
+    """Ids, of which those behind a sentence mean nothing."""
     generator = torch.Generator().manual_seed(seed)
     shape = (len(lengths), longest or max(lengths))
     mask = torch.arange(shape[1]) < torch.tensor(lengths).unsqueeze(1)
     x = [torch.randint(1, size, shape, generator=generator) for size in (WORDS, POS, CASES)]
-    return torch.stack(x, dim=-1) * mask.unsqueeze(-1)
+    return Sequences(torch.stack(x, dim=-1), mask)
+
+
+def alone(x: Sequences, row: int, length: int) -> Sequences:
+    """One sentence without its padding."""
+    return Sequences(x.values[row : row + 1, :length], x.mask[row : row + 1, :length])
 
 
 def number_of_parameters(net: nn.Module) -> int:
@@ -182,11 +189,11 @@ def test_padding_changes_no_score_and_has_none(name: str, lengths: list[int], se
     net = tagger(name)
     x = sentences(lengths, seed, longest=max(lengths) + more)
     scores = net(x)
-    assert scores.shape == (*x.shape[:2], 5)
-    assert not scores[x[..., 0] == 0].any()
+    assert scores.shape == (*x.mask.shape, 5)
+    assert not scores[~x.mask].any()
     for row, length in enumerate(lengths):
         if length:
-            torch.testing.assert_close(scores[row, :length], net(x[row : row + 1, :length])[0])
+            torch.testing.assert_close(scores[row, :length], net(alone(x, row, length))[0])
 
 
 @pytest.mark.parametrize("num_layers", [1, 2])
@@ -217,8 +224,8 @@ def test_two_directions_are_a_packed_bidirectional_lstm(num_layers: int) -> None
 
 def test_a_token_is_scored_alone_or_among_its_neighbours() -> None:
     x = sentences([4, 3])
-    changed = x.clone()
-    changed[0, 3] = torch.tensor([WORDS, POS, CASES]) - changed[0, 3]
+    changed = Sequences(x.values.clone(), x.mask)
+    changed.values[0, 3] = torch.tensor([WORDS, POS, CASES]) - x.values[0, 3]
     for name in TAGGERS:
         net = tagger(name)
         before, after = net(x), net(changed)
@@ -243,27 +250,28 @@ def test_only_the_vectors_of_the_words_in_a_batch_move() -> None:
     net(x).square().sum().backward()
     features = features_of(net)
     touched = features.vectors.grad.any(1).nonzero()[:, 0].tolist()
-    assert touched == sorted(set(features.rows[x[..., 0][x[..., 0] > 0]].tolist()))
+    assert touched == sorted(set(features.rows[x.values[..., 0][x.mask]].tolist()))
 
 
 def test_features_are_those_of_the_tables() -> None:
     features, given_tables = with_char_bilstm(), tables()
-    tokens = torch.tensor([[[7, 2], [3, 4]], [[7, 5], [0, 0]]])
-    read, ids = features(tokens), tokens[..., 0]
+    tokens = torch.tensor([[[7, 2], [3, 4]], [[7, 5], [9, 1]]])
+    real = torch.tensor([[True, True], [True, False]])
+    read, ids = features(Sequences(tokens, real)), tokens[..., 0]
     assert read.shape == (2, 2, features.size) and features.size == 5 + 8 + 3
-    torch.testing.assert_close(read[..., :5], given_tables["vectors"][given_tables["rows"][ids]])
+    torch.testing.assert_close(read[real][:, :5], given_tables["vectors"][given_tables["rows"][ids[real]]])
     letters = features.letters(given_tables["characters"][torch.tensor([7, 3, 7])])
-    torch.testing.assert_close(read[ids > 0][:, 5:13], letters)
-    torch.testing.assert_close(read[..., 13:], features.columns[0].weight[tokens[..., 1]])
+    torch.testing.assert_close(read[real][:, 5:13], letters)
+    torch.testing.assert_close(read[real][:, 13:], features.columns[0].weight[tokens[real][:, 1]])
     assert not read[1, 1].any()
 
 
 def test_columns_nobody_asked_for_are_not_read() -> None:
     x = sentences([4, 3])
-    alone, one = words(columns=[]), words(columns=[(POS, 3)])
-    assert (alone.size, one.size) == (5, 8)
-    torch.testing.assert_close(alone(x), alone(x[..., :1]))
-    torch.testing.assert_close(one(x), one(x[..., :2]))
+    none, one = words(columns=[]), words(columns=[(POS, 3)])
+    assert (none.size, one.size) == (5, 8)
+    torch.testing.assert_close(none(x), none(Sequences(x.values[..., :1], x.mask)))
+    torch.testing.assert_close(one(x), one(Sequences(x.values[..., :2], x.mask)))
 
 
 def test_fixed_vectors_are_no_parameters_and_count_no_words(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -272,10 +280,9 @@ def test_fixed_vectors_are_no_parameters_and_count_no_words(monkeypatch: pytest.
     assert "vectors" in fixed.state_dict()
     assert number_of_parameters(words(columns=[])) == VECTORS * 5
     monkeypatch.setattr(Tensor, "unique", None)
-    assert torch.equal(
-        fixed(sentences([4, 3])), tables()["vectors"][tables()["rows"][sentences([4, 3])[..., 0]]]
-    )
-    assert not fixed(sentences([4, 3])).requires_grad
+    x = sentences([4, 4])
+    assert torch.equal(fixed(x), tables()["vectors"][tables()["rows"][x.values[..., 0]]])
+    assert not fixed(x).requires_grad
 
 
 @pytest.mark.parametrize("name", ["linear", "bilstm"])
@@ -319,7 +326,9 @@ def test_dropout_falls_on_what_is_read_and_what_is_given() -> None:
 def test_a_bilstm_has_second_derivatives() -> None:
     torch.manual_seed(0)
     net = BiLSTM(WordFeatures(6, 5, num_dims=2), 2).double()
-    x = torch.tensor([[[1], [3], [5]], [[2], [4], [0]]])
+    x = Sequences(
+        torch.tensor([[[1], [3], [5]], [[2], [4], [5]]]), torch.tensor([[1, 1, 1], [1, 1, 0]]).bool()
+    )
     net.features.rows.copy_(torch.tensor([0, 1, 2, 3, 4, 1]))
     names, values = zip(*net.named_parameters(), strict=True)
 

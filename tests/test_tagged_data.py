@@ -111,10 +111,10 @@ def test_padding_is_zero_everywhere_and_real_tokens_nowhere(tweets: TwitterPOS, 
     sizes = [news.num_words, news.num_cases, news.num_pos, news.num_chunks]
     for data, num_ids in ((tweets, [tweets.num_words]), (news, sizes)):
         for split in data.splits.values():
-            assert split.mask is not None and split.inputs.shape[2] == len(num_ids)
-            assert (split.inputs.dtype, split.y.dtype) == (torch.int64, torch.bool)
+            assert split.mask is not None and split.inputs.values.shape[2] == len(num_ids)
+            assert (split.inputs.values.dtype, split.y.dtype) == (torch.int64, torch.bool)
             assert torch.equal(split.y.sum(-1), split.mask.long())
-            for ids, size in zip(split.inputs.unbind(-1), num_ids, strict=True):
+            for ids, size in zip(split.inputs.values.unbind(-1), num_ids, strict=True):
                 assert torch.equal(ids != 0, split.mask) and int(ids.max()) < size
 
 
@@ -125,7 +125,7 @@ def test_the_share_of_tokens_with_a_vector_is_the_one_told_in_the_settings(
         rows, vectors = data.tables["rows"], data.tables["vectors"]
         assert not vectors[:2].any() and vectors[rows[rows > 1]].any(1).all()
         for split, share in zip(data.splits.values(), shares, strict=True):
-            known = rows[split.inputs[..., 0][split.mask]] > 1
+            known = rows[split.inputs.values[..., 0][split.mask]] > 1
             assert float(known.float().mean()) == pytest.approx(share, abs=1e-4)
 
 
@@ -211,7 +211,7 @@ def test_a_small_set_is_read_as_by_hand(small: Small) -> None:
     data.setup()
     words = {word: number for number, word in enumerate(["'S", "B", "EU", "Peter", "beats", "üñ"], 2)}
     train, test = data.splits["train"], data.splits["test"]
-    assert train.inputs[:, :3].tolist() == [
+    assert train.inputs.values[:, :3].tolist() == [
         [[words["EU"], 2, 2, 2], [words["beats"], 3, 4, 3], [words["'S"], 3, 3, 2]],
         [[words["Peter"], 2, 2, 2], [0] * 4, [0] * 4],
     ]
@@ -220,14 +220,14 @@ def test_a_small_set_is_read_as_by_hand(small: Small) -> None:
     ]
     assert told == [["S-ORG", "O", "O"], ["S-PER"]]
     unknown = [words["B"], 2, 2, 2]  # FW, XP
-    assert test.inputs[0].tolist() == [[words["üñ"], 3, 1, 1], *[unknown] * 5]
+    assert test.inputs.values[0].tolist() == [[words["üñ"], 3, 1, 1], *[unknown] * 5]
     assert [data.tags[int(row.int().argmax())] for row in test.y[0]] == ["S-PER"] * 6
     rows, vectors = data.tables["rows"], data.tables["vectors"]
     assert vectors[rows[words["EU"]]].tolist() == [1, 2] and rows[words["beats"]] == 1
     letters = data.tables["characters"]
     assert letters[words["üñ"]].tolist() == [1, 1, 0, 0, 0]  # never seen in training
-    assert train.inputs.shape == (2, 6, 4) and test.mask is not None and int(test.mask.sum()) == 6
-    assert [batch.inputs.shape[1] for batch in data.train_dataloader()] == [3]
+    assert train.inputs.values.shape == (2, 6, 4) and test.mask is not None and int(test.mask.sum()) == 6
+    assert [batch.inputs.values.shape[1] for batch in data.train_dataloader()] == [3]
 
 
 @pytest.mark.filterwarnings(ANOTHER_VERSION)
@@ -238,7 +238,7 @@ def test_line_ends_empty_lines_and_ways_to_tag_change_nothing(small: Small) -> N
     for train in ("\n\n" + TRAIN, TRAIN.replace("\n", "\r\n"), "\r\n" + TRAIN.rstrip(), bio):
         data = small(train=train)
         data.setup()
-        assert torch.equal(data.splits["train"].inputs, wanted.splits["train"].inputs)
+        assert torch.equal(data.splits["train"].inputs.values, wanted.splits["train"].inputs.values)
         assert torch.equal(data.splits["train"].y, wanted.splits["train"].y)
 
 
@@ -329,7 +329,7 @@ def test_tweets_look_words_up_as_written_and_then_in_lower_case(tmp_path: Path, 
     }  # fmt: skip
     assert float(vectors[0]) == 0 and int(rows[words["ö"]]) == 1
     train = data.splits["train"]
-    assert train.inputs.tolist() == [[[words["u"]], [words["LOL"]]], [[words["Lol"]], [0]]]
+    assert train.inputs.values.tolist() == [[[words["u"]], [words["LOL"]]], [[words["Lol"]], [0]]]
     assert set(data.checksums) == {"train", "train_more", "validation", "test", data.own["vectors"].name}
 
 

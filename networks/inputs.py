@@ -1,0 +1,200 @@
+"""What networks read, where it is more than one tensor: sparse rows, positions, pieces of words.
+
+Dense rows and pictures are plain tensors. Every other kind is a small class of tensors with names.
+
+Shapes: N examples, D features, H outputs, M stored values, T positions, P pieces of words.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Any, Self, TypeAlias
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int, Shaped
+from torch import Tensor
+
+
+class Named(ABC):
+    """Inputs of N examples as tensors with names.
+
+    They are dataclasses that compare by identity. Nobody changes them; yet they are not frozen, so that
+    Lightning can convert them to another precision.
+    """
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """N."""
+
+    @abstractmethod
+    def rows(self, index: Tensor) -> Self:
+        """Some of the examples, by their indices on the CPU, padded to the longest of these."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the tensors are."""
+        return next(iter(self._tensors().values())).device
+
+    def to(self, device: torch.device, *, non_blocking: bool = False) -> Self:
+        """The same inputs on a device."""
+        moved: dict[str, Any] = {
+            name: tensor.to(device, non_blocking=non_blocking) for name, tensor in self._tensors().items()
+        }
+        return replace(self, **moved)  # type: ignore[type-var]  # every kind is a dataclass
+
+    def _tensors(self) -> dict[str, Tensor]:
+        values = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+        return {name: value for name, value in values.items() if isinstance(value, Tensor)}
+
+
+Inputs: TypeAlias = Tensor | Named
+
+
+def rows_of(inputs: Inputs, index: Tensor) -> Any:  # noqa: ANN401  (what went in)
+    """Some of the examples, by their indices on the CPU."""
+    return inputs[index.to(inputs.device)] if isinstance(inputs, Tensor) else inputs.rows(index)
+
+
+@dataclass(eq=False)
+class Sequences(Named):
+    """Positions, each a tensor of its own: ids of a token, the picture of a letter.
+
+    `mask` says which positions are real; it is also the mask of answers with a part for each position.
+    """
+
+    values: Shaped[Tensor, "N T ..."]
+    mask: Bool[Tensor, "N T"]
+
+    def __len__(self) -> int:
+        return len(self.mask)
+
+    @cached_property
+    def lengths(self) -> Int[Tensor, " N"]:
+        """How far the last real position of each example is, on the CPU, so that cutting never waits."""
+        return lengths_of(self.mask)
+
+    def rows(self, index: Tensor) -> "Sequences":
+        here, longest = index.to(self.mask.device), int(self.lengths[index].max())
+        return Sequences(self.values[:, :longest][here], self.mask[:, :longest][here])
+
+
+@dataclass(eq=False)
+class WordPieces(Named):
+    """What a pretrained encoder reads: ids of pieces of words, and which segment each piece is in.
+
+    `attention` says which pieces are real. They are not positions of an answer.
+    """
+
+    ids: Int[Tensor, "N P"]
+    attention: Bool[Tensor, "N P"]
+    segments: Int[Tensor, "N P"]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @cached_property
+    def lengths(self) -> Int[Tensor, " N"]:
+        """How far the last real piece of each example is, on the CPU, so that cutting never waits."""
+        return lengths_of(self.attention)
+
+    def rows(self, index: Tensor) -> "WordPieces":
+        here, longest = index.to(self.device), int(self.lengths[index].max())
+        return WordPieces(*(table[:, :longest][here] for table in (self.ids, self.attention, self.segments)))
+
+
+def lengths_of(mask: Bool[Tensor, "N T"]) -> Int[Tensor, " N"]:
+    """How far the last real position of each example is, on the CPU."""
+    place = torch.arange(1, mask.shape[1] + 1, device=mask.device)
+    return torch.cat([mask.new_zeros(len(mask), 1, dtype=torch.long), mask * place], 1).amax(1).cpu()
+
+
+@dataclass(eq=False)
+class SparseRows(Named):
+    """Rows of D features of which few are not 0: the values, the column of each, where each row begins.
+
+    Row i has the values from `offsets[i]` to `offsets[i + 1]`.
+    """
+
+    values: Float[Tensor, " M"]
+    columns: Int[Tensor, " M"]
+    offsets: Int[Tensor, " N_plus_1"]
+    num_columns: int  # D
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def rows(self, index: Tensor) -> "SparseRows":
+        starts = self._offsets[index]
+        sizes = self._offsets[index + 1] - starts
+        offsets = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
+        places = torch.arange(int(offsets[-1])) + (starts - offsets[:-1]).repeat_interleave(sizes)
+        here = places.to(self.device)
+        return SparseRows(self.values[here], self.columns[here], offsets.to(self.device), self.num_columns)
+
+    def times(self, weight: Float[Tensor, "H D"]) -> Float[Tensor, "N H"]:
+        """The rows times a matrix of a linear layer, x W^T."""
+        return _Product.apply(weight, self)
+
+    @cached_property
+    def _offsets(self) -> Tensor:
+        """The offsets on the CPU, so that cutting never waits."""
+        return self.offsets.cpu()
+
+    @cached_property
+    def used(self) -> tuple[Int[Tensor, " U"], Int[Tensor, " M"]]:
+        """The columns that hold values, ascending, and the place of each value's column among them."""
+        return self.columns.unique(return_inverse=True)
+
+    @cached_property
+    def by_column(self) -> tuple[Int[Tensor, " M"], Int[Tensor, " U_plus_1"], Float[Tensor, " M"]]:
+        """The rows transposed: the row of each value, where each used column begins, the values."""
+        columns, place = self.used
+        order = place.argsort(stable=True)
+        row = torch.arange(len(self), device=order.device).repeat_interleave(self.offsets.diff())
+        ends = torch.bincount(place, minlength=len(columns)).cumsum(0)
+        return row[order], F.pad(ends, (1, 0)), self.values[order]
+
+
+class _Product(torch.autograd.Function):
+    """Sparse rows times W^T. Only the columns of W that are used are read."""
+
+    @staticmethod
+    def forward(weight: Tensor, x: SparseRows) -> Tensor:
+        columns, place = x.used
+        table = weight.index_select(1, columns).T.contiguous()
+        return _bags(table, place, x.offsets, x.values)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, SparseRows], output: Tensor) -> None:  # noqa: ANN401
+        ctx.x = inputs[1]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # noqa: ANN401
+        return _WeightGradient.apply(gradient, ctx.x), None
+
+
+class _WeightGradient(torch.autograd.Function):
+    """g^T x for a gradient g (N, H) of the product: (H, D), filled where columns are used."""
+
+    @staticmethod
+    def forward(gradient: Tensor, x: SparseRows) -> Tensor:
+        full = gradient.new_zeros(gradient.shape[1], x.num_columns)
+        full[:, x.used[0]] = _bags(gradient.contiguous(), *x.by_column).T
+        return full
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, SparseRows], output: Tensor) -> None:  # noqa: ANN401
+        ctx.x = inputs[1]
+
+    @staticmethod
+    def backward(ctx: Any, along: Tensor) -> tuple[Tensor, None]:  # noqa: ANN401
+        return _Product.apply(along, ctx.x), None
+
+
+def _bags(table: Tensor, indices: Tensor, begins: Tensor, weights: Tensor) -> Tensor:
+    """Of each bag the sum of its rows of the table, weighted."""
+    weights = weights.to(table.dtype)
+    return F.embedding_bag(
+        indices, table, begins, mode="sum", per_sample_weights=weights, include_last_offset=True
+    )
