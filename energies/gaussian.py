@@ -1,0 +1,192 @@
+"""The Gaussian field: a network scores each position, another says which positions are alike.   [Scaling §3]
+
+Shapes: B examples, N positions (the pixels of a picture), M labels, D features. Positions may have several
+dimensions, such as (H, W), which stand in the place of N.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Self
+
+import torch
+from jaxtyping import Float, Shaped
+from torch import Tensor, nn
+
+from energies.base import ConditionedEnergy, StructuredEnergy
+from energies.potentials import Factor
+
+
+@dataclass(frozen=True)
+class GaussianPotentials:
+    """The scores of a Gaussian field: F(s) = -1/2 s^T (W + lambda I) s + U^T s.   [Scaling eqs. 9, 16]
+
+    s gives each position a number for each label. W = (J - I) kron K with K = A A^T and J the M x M matrix of
+    ones: positions with like embeddings are discouraged from having different labels. Eigenvalues of W are
+    -mu and (M-1) mu for each eigenvalue mu of K, so F has a maximum where lambda is above the largest mu.
+
+    A discrete or relaxed answer y is a point s: with two labels y (..., B, N) is a mask, the share of label
+    1, and s = (1 - y, y); with more, y (..., B, N, M) is s.
+
+    Attributes:
+        unary: U, (B, N, M), two labels or more.
+        embedding: A, (B, N, D).
+        ridge: lambda, above 0.
+        mask: (B, N) bool, True is real; what stands elsewhere counts for nothing.
+    """
+
+    unary: Float[Tensor, "B *N M"]
+    embedding: Float[Tensor, "..."]
+    ridge: float = 1.0
+    mask: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        *positions, labels = self.unary.shape
+        if len(positions) < 2 or labels < 2 or list(self.embedding.shape[:-1]) != positions:
+            raise ValueError(
+                f"unary scores of shape {tuple(self.unary.shape)} and embeddings of shape "
+                f"{tuple(self.embedding.shape)} make no Gaussian field: give (examples, positions, labels), "
+                "two labels or more, and (examples, positions, features)."
+            )
+        if not self.ridge > 0:
+            raise ValueError(f"ridge is {self.ridge}: take a number above 0.")
+        if self.mask is not None and (
+            self.mask.shape != self.unary.shape[:-1] or self.mask.dtype != torch.bool
+        ):
+            raise ValueError(
+                f"the mask is {self.mask.dtype} of shape {tuple(self.mask.shape)}; unary scores of shape "
+                f"{tuple(self.unary.shape)} need bool of shape {tuple(self.unary.shape[:-1])}."
+            )
+
+    @property
+    def pairwise_unit(self) -> Factor:
+        """The norm(W) that a mean K of 1 / 2N has: one of 1 no ridge of order 1 could bear.   [eq. 20]"""
+        labels = self.unary.shape[-1]
+        return 0.5 * (labels - 1) / (labels * self.num_positions())
+
+    def score(self, y: Float[Tensor, "..."]) -> Float[Tensor, "... B"]:
+        """F of each answer y."""
+        return self.quadratic(self.point(y))
+
+    def quadratic(self, s: Float[Tensor, "*K_B_N M"]) -> Float[Tensor, "... B"]:
+        """F of each point s; K is never formed.
+
+        s^T W s = |A^T t|^2 - sum_m |A^T s_m|^2 with t the sum of s over labels.
+        """
+        unary, features = self.flat()
+        s = self._hide(s).flatten(-1 - len(self.unary.shape[1:-1]), -2)  # (..., B, N, M)
+        sums = features.mT @ s  # (..., B, D, M)
+        pairwise = sums.sum(-1).square().sum(-1) - sums.square().sum((-2, -1))
+        return (unary * s).sum((-2, -1)) - (pairwise + self.ridge * s.square().sum((-2, -1))) / 2
+
+    def point(self, y: Float[Tensor, "..."]) -> Float[Tensor, "*K_B_N M"]:
+        """The point s of each answer y."""
+        return torch.stack([1 - y, y], -1) if self.unary.shape[-1] == 2 else y
+
+    def logits(self) -> Float[Tensor, "..."]:
+        """See Potentials: one logit a position with two labels, else one a label."""
+        return self.logits_of(self.unary)
+
+    def logits_of(self, s: Float[Tensor, "*K_B_N M"]) -> Float[Tensor, "..."]:
+        """A point as the logits of an answer: of the two labels the difference counts."""
+        return s[..., 1] - s[..., 0] if self.unary.shape[-1] == 2 else s
+
+    def unary_norm(self) -> Float[Tensor, " B"]:
+        """See Potentials."""
+        return self.flat()[0].abs().mean(-1).sum(-1) / self.num_positions()
+
+    def pairwise_norm(self) -> Float[Tensor, " B"]:
+        """norm(W) = norm(K) (M - 1) / M, the zeros of its diagonal blocks counted.
+
+        Where no embedding is negative, norm(K) is the squared length of their mean.   [checked against K]
+        """
+        features, labels = self.flat()[1], self.unary.shape[-1]
+        if bool((features >= 0).all()):
+            total = features.sum(1).square().sum(-1)
+        else:
+            total = (features @ features.mT).abs().sum((1, 2))
+        return total / self.num_positions() ** 2 * (labels - 1) / labels
+
+    def times(self, unary: Factor, rest: Factor | None = None) -> Self:
+        """See Potentials; the ridge stays, and W is multiplied by way of the embeddings."""
+        unary = self._each(unary) * self.unary
+        if rest is None:
+            return replace(self, unary=unary)
+        return replace(self, unary=unary, embedding=self._each(rest) ** 0.5 * self.embedding)
+
+    def repeat(self, k: int) -> Self:
+        """See Potentials."""
+        return self.rows(torch.arange(len(self.unary), device=self.unary.device).repeat(k))
+
+    def rows(self, index: Tensor) -> Self:
+        """See Potentials."""
+        mask = None if self.mask is None else self.mask[index]
+        return replace(self, unary=self.unary[index], embedding=self.embedding[index], mask=mask)
+
+    def definite(self, share: float = 0.9) -> Self:
+        """The same with embeddings scaled down so that no eigenvalue of K is above share * ridge.
+
+        Only examples that need it change. The scale is a constant to gradients.
+        """
+        top = self.largest_eigenvalue().detach()
+        scale = (share * self.ridge / top.clamp_min(share * self.ridge)).sqrt()
+        return replace(self, embedding=self._each(scale) * self.embedding)
+
+    def largest_eigenvalue(self) -> Float[Tensor, " B"]:
+        """The largest eigenvalue mu of K, from the smaller of A^T A and A A^T."""
+        a = self.flat()[1]
+        gram = a.mT @ a if a.shape[1] >= a.shape[2] else a @ a.mT
+        return torch.linalg.eigvalsh(gram)[..., -1]
+
+    def flat(self) -> tuple[Float[Tensor, "B N M"], Float[Tensor, "B N D"]]:
+        """U and A with one dimension of positions, 0 where masked."""
+        return self._hide(self.unary).flatten(1, -2), self._hide(self.embedding).flatten(1, -2)
+
+    def num_positions(self) -> Tensor | float:
+        """How many positions are real: N, or (B,) where a mask says so."""
+        if self.mask is None:
+            return float(self.unary[0, ..., 0].numel())
+        return self.mask.flatten(1).sum(1).clamp_min(1)
+
+    def _hide(self, rows: Float[Tensor, "..."]) -> Tensor:
+        return rows if self.mask is None else rows.masked_fill(~self.mask.unsqueeze(-1), 0)
+
+    def _each(self, factor: Factor) -> Factor:
+        """A factor, or one an example, to multiply scores by."""
+        if isinstance(factor, Tensor) and factor.dim():
+            return factor.view(-1, *[1] * (self.unary.dim() - 1))
+        return factor
+
+
+class GaussianEnergy(StructuredEnergy):
+    """E(x, y) = -F(y) of a Gaussian field.   [Scaling eqs. 9, 16]
+
+    U = unary_net(x), and A = embedding_net(x) / sqrt(N), so that eigenvalues of K do not grow with the number
+    of positions. What the energy is, and what its criteria solve, is the field made definite: see
+    `GaussianPotentials.definite`.
+
+    Shapes:
+        x: (B, ...), from which `unary_net` makes (B, *positions, M) and `embedding_net` (B, *positions, D).
+        y: masks (..., B, *positions) with two labels; (..., B, *positions, M) with more.   returns: (..., B).
+    """
+
+    def __init__(self, unary_net: nn.Module, embedding_net: nn.Module, ridge: float = 1.0) -> None:
+        super().__init__()
+        self.unary_net, self.embedding_net, self.ridge = unary_net, embedding_net, ridge
+
+    def given(self, x: Tensor, mask: Tensor | None = None) -> ConditionedEnergy:
+        """The networks are asked once."""
+        p = self.potentials(x, mask).definite()
+        return ConditionedEnergy(lambda y: -p.score(y))
+
+    def potentials(self, x: Shaped[Tensor, "B *_"], mask: Tensor | None) -> GaussianPotentials:
+        """The scores of a batch; `mask` is (B, *positions) bool, or None where every position is real."""
+        p = GaussianPotentials(self.unary_net(x), self.embedding_net(x), self.ridge, mask)
+        return p.times(1.0, 1 / p.num_positions())
+
+    def unary_parameters(self) -> Iterator[nn.Parameter]:
+        """Those of the unary network."""
+        return self.unary_net.parameters()
+
+    def pairwise_parameters(self) -> Iterator[nn.Parameter]:
+        """Those of the embedding network."""
+        return self.embedding_net.parameters()

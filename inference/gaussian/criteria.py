@@ -1,0 +1,42 @@
+"""What a Gaussian field is trained by, with the answer that goes with it.   [Scaling §3]
+
+Shapes: B examples; positions and answers as in `energies.gaussian`.
+"""
+
+from dataclasses import dataclass
+
+from jaxtyping import Float
+from torch import Tensor
+
+from energies.gaussian import GaussianPotentials
+from inference import gaussian
+from inference.base import Criterion
+
+
+@dataclass(frozen=True)
+class CrossEntropy(Criterion[GaussianPotentials]):
+    """Mean over positions of -log softmax(s*)_gold, for the point s* of highest score.   [Scaling eqs. 5, 10]
+
+    The marginals are softmax(s*), and their argmax is the answer. Where the largest eigenvalue of K is above
+    `share` of the ridge, the embeddings are scaled down to it: the system stays definite.
+    """
+
+    share: float = 0.9
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share < 1:
+            raise ValueError(f"share is {self.share}: take a number between 0 and 1.")
+
+    def loss(self, p: GaussianPotentials, y: Float[Tensor, "B ..."]) -> Float[Tensor, " B"]:
+        """See Criterion; y is a mask with two labels, one-hot with more."""
+        logs = (gaussian.mode(p.definite(self.share)).log_softmax(-1) * p.point(y)).sum(-1)  # (B, *N)
+        if p.mask is not None:
+            logs = logs.masked_fill(~p.mask, 0)
+        return -logs.flatten(1).sum(1) / p.num_positions()
+
+    def predict(self, p: GaussianPotentials) -> Float[Tensor, "B ..."]:
+        """See Criterion: the marginals, with two labels those of label 1."""
+        marginals = gaussian.mode(p.definite(self.share)).softmax(-1)
+        if p.mask is not None:
+            marginals = marginals.masked_fill(~p.mask.unsqueeze(-1), 0)
+        return marginals[..., 1] if marginals.shape[-1] == 2 else marginals

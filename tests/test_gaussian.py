@@ -1,0 +1,216 @@
+"""Gaussian fields against the matrix written out: scores, norms, the best point, its gradients."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from energies.gaussian import GaussianEnergy, GaussianPotentials
+from energies.spaces import PixelMasks
+from inference import gaussian
+from inference.gaussian.criteria import CrossEntropy
+
+LABELS = [2, 3, 5]
+
+
+def field(
+    b: int, n: int, m: int, d: int, *, seed: int = 0, signs: bool = True, masked: bool = False
+) -> GaussianPotentials:
+    """A definite field of random scores in float64."""
+    draw = torch.Generator().manual_seed(seed)
+    unary = torch.randn(b, n, m, generator=draw, dtype=torch.float64)
+    embedding = torch.randn(b, n, d, generator=draw, dtype=torch.float64)
+    mask = torch.rand(b, n, generator=draw) < 0.6 if masked else None
+    return GaussianPotentials(unary, embedding if signs else embedding.abs(), 1.5, mask).definite(0.8)
+
+
+def written_out(p: GaussianPotentials, row: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """W (n M, n M) of one example's real positions by its definition; U, stacked alike; what is real."""
+    real = np.ones(p.unary.shape[1], bool) if p.mask is None else p.mask[row].numpy()
+    a, u = p.embedding[row].detach().numpy()[real], p.unary[row].detach().numpy()[real]
+    labels = u.shape[1]
+    return np.kron(np.ones((labels, labels)) - np.eye(labels), a @ a.T), u.T.reshape(-1), real
+
+
+sizes = given(
+    b=st.integers(1, 3),
+    n=st.integers(1, 5),
+    m=st.sampled_from(LABELS),
+    d=st.integers(1, 8),
+    seed=st.integers(0, 1000),
+    signs=st.booleans(),
+    masked=st.booleans(),
+)
+few = settings(max_examples=40, deadline=None)
+
+
+@few
+@sizes
+def test_the_mode_solves_the_system_written_out(
+    b: int, n: int, m: int, d: int, seed: int, signs: bool, masked: bool
+) -> None:
+    p = field(b, n, m, d, seed=seed, signs=signs, masked=masked)
+    found = gaussian.mode(p).numpy()
+    for row in range(b):
+        w, u, real = written_out(p, row)
+        expected = np.linalg.solve(w + p.ridge * np.eye(len(w)), u).reshape(m, -1).T
+        np.testing.assert_allclose(found[row][real], expected, atol=1e-10)
+        assert not found[row][~real].any()
+
+
+@few
+@sizes
+def test_scores_and_norms_are_those_of_the_matrix_written_out(
+    b: int, n: int, m: int, d: int, seed: int, signs: bool, masked: bool
+) -> None:
+    p = field(b, n, m, d, seed=seed, signs=signs, masked=masked)
+    s = torch.randn(2, b, n, m, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    scores, unary_norm, pairwise_norm = p.quadratic(s), p.unary_norm(), p.pairwise_norm()
+    for row in range(b):
+        w, u, real = written_out(p, row)
+        for draw in range(2):
+            point = s[draw, row].numpy()[real].T.reshape(-1)
+            expected = -0.5 * point @ (w + p.ridge * np.eye(len(w))) @ point + u @ point
+            assert scores[draw, row].item() == pytest.approx(expected, abs=1e-10)
+        if real.any():
+            assert unary_norm[row].item() == pytest.approx(np.abs(u).mean())
+            assert pairwise_norm[row].item() == pytest.approx(np.abs(w).mean())
+        mu = np.linalg.eigvalsh(w)[0] if real.any() else 0  # the lowest of W is minus the largest of K
+        assert p.largest_eigenvalue()[row].item() == pytest.approx(-mu, abs=1e-10)
+
+
+@pytest.mark.parametrize("m", LABELS)
+def test_no_point_scores_higher_than_the_mode(m: int) -> None:
+    p = field(2, 4, m, 3)
+    best = gaussian.mode(p)
+    for scale in (1e-3, 1.0):
+        near = best + scale * torch.randn(100, *best.shape, dtype=torch.float64)
+        assert bool((p.quadratic(near) < p.quadratic(best)).all())
+    torch.testing.assert_close(gaussian.mode(p.times(3.0)), 3 * best)  # linear in U
+
+
+@pytest.mark.parametrize("m", LABELS)
+@pytest.mark.parametrize("d", [1, 6])
+def test_gradients_of_the_mode_and_the_loss_are_right(m: int, d: int) -> None:
+    p = field(2, 3, m, d)
+    y = (
+        torch.rand(2, 3, dtype=torch.float64)
+        if m == 2
+        else torch.rand(2, 3, m, dtype=torch.float64).softmax(-1)
+    )
+
+    def out(unary: Tensor, embedding: Tensor) -> tuple[Tensor, ...]:
+        q = GaussianPotentials(unary, embedding, p.ridge)
+        return gaussian.mode(q), CrossEntropy().loss(q, y), q.pairwise_norm(), q.score(y)
+
+    scores = [x.clone().requires_grad_() for x in (p.unary, p.embedding)]
+    assert torch.autograd.gradcheck(out, scores)
+
+
+def test_the_gradient_is_the_papers(m: int = 3) -> None:
+    """[Scaling eq. 15] g = dL/dU solves the system for dL/ds; dL/dA = -sum_m g_m r_m^T A + r_m g_m^T A."""
+    p = field(1, 4, m, 2)
+    unary, embedding = (x.clone().requires_grad_() for x in (p.unary, p.embedding))
+    s = gaussian.mode(GaussianPotentials(unary, embedding, p.ridge))
+    wanted = torch.randn_like(s)
+    of_unary, of_embedding = torch.autograd.grad(s, (unary, embedding), wanted)
+    g = gaussian.mode(GaussianPotentials(wanted, p.embedding, p.ridge))
+    torch.testing.assert_close(of_unary, g)
+    r = (s.sum(-1, keepdim=True) - s).detach()
+    a = p.embedding
+    by_hand = -(g @ (r.mT @ a) + r @ (g.mT @ a))
+    torch.testing.assert_close(of_embedding, by_hand)
+
+
+def test_a_field_that_is_not_definite_is_refused_with_advice() -> None:
+    p = field(3, 4, 2, 3)
+    loud = GaussianPotentials(p.unary, p.embedding * torch.tensor([1.0, 5.0, 1.0]).view(-1, 1, 1), p.ridge)
+    mu = float(loud.largest_eigenvalue()[1])
+    with pytest.raises(
+        ValueError, match=rf"example 1 .*A A\^T is {mu:.4g} and.*ridge, 1\.5\. Raise the ridge"
+    ):
+        gaussian.mode(loud)
+    kept = loud.definite()
+    assert kept.largest_eigenvalue()[1].item() == pytest.approx(0.9 * 1.5)
+    torch.testing.assert_close(kept.embedding[[0, 2]], p.embedding[[0, 2]])  # the others were definite
+    gaussian.mode(kept)
+
+
+def test_scores_that_are_not_finite_are_named() -> None:
+    p = field(2, 3, 2, 2)
+    p.unary[1, 2, 0] = torch.nan
+    with pytest.raises(ValueError, match="example 1 has a unary score that is not finite"):
+        gaussian.mode(p)
+    hidden = GaussianPotentials(p.unary, p.embedding, mask=torch.tensor([[True] * 3, [True, True, False]]))
+    assert bool(gaussian.mode(hidden.definite()).isfinite().all())
+
+
+@pytest.mark.parametrize(
+    ("unary", "embedding", "options", "says"),
+    [
+        ((2, 3, 1), (2, 3, 4), {}, "two labels or more"),
+        ((2, 3, 2), (2, 4, 4), {}, "make no Gaussian field"),
+        ((2, 3, 2), (2, 3, 4), {"ridge": 0.0}, "ridge is 0"),
+        ((2, 3, 2), (2, 3, 4), {"mask": torch.ones(2, 4, dtype=torch.bool)}, "need bool of shape"),
+    ],
+)
+def test_shapes_that_do_not_fit_are_refused(
+    unary: tuple[int, ...], embedding: tuple[int, ...], options: dict, says: str
+) -> None:
+    with pytest.raises(ValueError, match=says):
+        GaussianPotentials(torch.zeros(unary), torch.zeros(embedding), **options)
+
+
+def test_masked_positions_change_nothing() -> None:
+    short = field(1, 3, 2, 2)
+    more = (
+        torch.cat([short.unary, torch.full((1, 2, 2), 9.0)], 1),
+        torch.cat([short.embedding, torch.full((1, 2, 2), torch.inf)], 1),
+    )
+    long = GaussianPotentials(*more, short.ridge, torch.tensor([[True] * 3 + [False] * 2]))
+    y = torch.tensor([[1.0, 0.0, 1.0]], dtype=torch.float64)
+    padded = torch.nn.functional.pad(y, (0, 2), value=0.3)
+    criterion = CrossEntropy()
+    torch.testing.assert_close(gaussian.mode(long)[:, :3], gaussian.mode(short))
+    torch.testing.assert_close(criterion.loss(long, padded), criterion.loss(short, y))
+    torch.testing.assert_close(criterion.predict(long)[:, :3], criterion.predict(short))
+    torch.testing.assert_close(long.score(padded), short.score(y))
+    torch.testing.assert_close(
+        long.pairwise_norm() / long.pairwise_unit, short.pairwise_norm() / short.pairwise_unit
+    )
+    assert not criterion.predict(long)[:, 3:].any()
+
+
+def test_the_energy_of_masks_is_minus_the_score_of_its_field() -> None:
+    torch.manual_seed(0)
+    energy = GaussianEnergy(nn.Linear(5, 2), nn.Sequential(nn.Linear(5, 3), nn.ReLU()), ridge=0.5).double()
+    x, y = torch.rand(2, 3, 4, 5, dtype=torch.float64), torch.rand(6, 2, 3, 4, dtype=torch.float64)
+    p = energy.potentials(x, None).definite()
+    s = torch.stack([1 - y, y], -1).flatten(2, 3)  # positions (3, 4) in one
+    for row in range(2):
+        features = energy.embedding_net(x[row]).flatten(0, 1) / 12**0.5
+        scale = min(1.0, 0.9 * 0.5 / float(torch.linalg.eigvalsh(features @ features.T)[-1])) ** 0.5
+        k = scale**2 * features @ features.T
+        w = torch.kron(torch.ones(2, 2).double() - torch.eye(2).double(), k) + 0.5 * torch.eye(24).double()
+        points = s[:, row].mT.flatten(1)
+        unary = energy.unary_net(x[row]).flatten(0, 1).T.flatten()
+        expected = 0.5 * (points @ w * points).sum(1) - points @ unary
+        torch.testing.assert_close(energy(x, y)[:, row], expected)
+    torch.testing.assert_close(energy.given(x)(y), -p.score(y))
+    value, slope = energy.slope(x)(y[0])
+    step = 1e-6 * torch.randn_like(y[0])
+    lower, upper = energy(x, y[0] - step), energy(x, y[0] + step)
+    torch.testing.assert_close((upper - lower) / 2, (slope * step).sum((1, 2)), rtol=1e-6, atol=1e-12)
+    torch.testing.assert_close(value, energy(x, y[0]))
+
+
+def test_predictions_are_answers_of_the_space() -> None:
+    p = field(2, 12, 2, 3)
+    picture = GaussianPotentials(p.unary.view(2, 3, 4, 2), p.embedding.view(2, 3, 4, 3), p.ridge)
+    predicted = CrossEntropy().predict(picture)
+    torch.testing.assert_close(predicted.flatten(1), gaussian.mode(p).softmax(-1)[..., 1])
+    space = PixelMasks(3, 4)
+    assert space.decode(predicted).shape == (2, 3, 4)
+    torch.testing.assert_close(space.relax(picture.logits()), picture.unary.softmax(-1)[..., 1])
