@@ -22,6 +22,7 @@ MOST = {  # files of an addition
     "A data set of a known format": 2,
     "A scheme": 2,
     "A table": 1,
+    "A kind of potential": 3,
 }
 
 
