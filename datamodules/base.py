@@ -6,6 +6,7 @@ from hashlib import sha256
 from typing import Any
 
 import torch
+from jaxtyping import Bool
 from pytorch_lightning import LightningDataModule
 from torch import Tensor
 
@@ -37,19 +38,30 @@ class Split:
 class DeviceData(LightningDataModule):
     """Three splits as tensors on the device, cut into batches of (seed, epoch).
 
-    With `pool` above 1 the training sentences of a batch are of similar lengths: see Batches.
+    With `pool` above 1 the training sentences of a batch are of similar lengths: see Batches. With
+    `observed_share` that share of the training answers, drawn with the seed, is known; the others are hidden.
 
     Under several processes each trains on its share of every permutation. Validation and test are not shared
     out: each process sees all of it, so that the numbers are those of one process.
     """
 
-    def __init__(self, *, batch_size: int, eval_batch_size: int, seed: int, pool: int = 1) -> None:
+    def __init__(
+        self,
+        *,
+        batch_size: int,
+        eval_batch_size: int,
+        seed: int,
+        pool: int = 1,
+        observed_share: float | None = None,
+    ) -> None:
         super().__init__()
+        if observed_share is not None and not 0 <= observed_share <= 1:
+            raise DataMismatch(f"observed_share is {observed_share}: take a number from 0 to 1.")
         for name, size in (("batch_size", batch_size), ("eval_batch_size", eval_batch_size)):
             if size < 1:
                 raise DataMismatch(f"{name} is {size}: take 1 or more.")
         self.batch_size, self.eval_batch_size, self.seed = batch_size, eval_batch_size, seed
-        self.pool = pool
+        self.pool, self.observed_share = pool, observed_share
         self.splits: dict[str, Split] = {}
         self.checksums: dict[str, str] = {}  # sha256 of each file that was read, by name
         self.tables: dict[str, Tensor] = {}  # of the vocabulary, for networks that ask for them
@@ -81,6 +93,9 @@ class DeviceData(LightningDataModule):
             for part, split in self.splits.items():
                 if not len(split.inputs):
                     raise DataMismatch(f"No row is left for {part}: give more rows, or another split.")
+            if self.observed_share is not None:
+                train = self.splits["train"]
+                train.observed = drawn_share(len(train.y), self.observed_share, self.seed)
         device = self.trainer.strategy.root_device if self.trainer else torch.device("cpu")
         self.splits = {part: split.to(device) for part, split in self.splits.items()}
 
@@ -115,3 +130,9 @@ class DeviceData(LightningDataModule):
     def _in_order(self, part: str) -> Batches:
         split = self.splits[part]
         return Batches(split.inputs, split.y, mask=split.mask, batch_size=self.eval_batch_size)
+
+
+def drawn_share(count: int, share: float, seed: int) -> Bool[Tensor, " N"]:
+    """True at a share of `count` places."""
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
+    return order < round(share * count)

@@ -36,8 +36,11 @@ class GeneratedData(DeviceData):
         batch_size: int = 32,
         eval_batch_size: int = 4096,
         seed: int = 0,
+        observed_share: float | None = None,
     ) -> None:
-        super().__init__(batch_size=batch_size, eval_batch_size=eval_batch_size, seed=seed)
+        super().__init__(
+            batch_size=batch_size, eval_batch_size=eval_batch_size, seed=seed, observed_share=observed_share
+        )
         at_least(1, num_features=num_features, num_labels=num_labels, num_rows=num_rows, block=block)
         if "generated" not in name:
             raise ValueError(f"The name {name!r} has to contain 'generated': this is no real data.")

@@ -50,6 +50,7 @@ class TaggedSentences(DeviceData):
         eval_batch_size: sentences of a validation or test batch.
         seed: draws the order of the training sentences, with the epoch.
         pool: how many batches at a time are sorted by length; left out, 1: none are. See Batches.
+        observed_share: the share of training answers that are known, drawn with the seed; left out, all.
         folder: where data is kept; left out, DATA_DIR or data/.
         mirror: a folder to read data from; left out, DATA_MIRROR or ../shared/data. Empty: none.
 
@@ -73,6 +74,7 @@ class TaggedSentences(DeviceData):
         eval_batch_size: int = 256,
         seed: int = 0,
         pool: int | None = None,
+        observed_share: float | None = None,
         folder: str | None = None,
         mirror: str | None = None,
     ) -> None:
@@ -81,6 +83,7 @@ class TaggedSentences(DeviceData):
             eval_batch_size=eval_batch_size,
             seed=seed,
             pool=1 if pool is None else pool,
+            observed_share=observed_share,
         )
         self.text, self.tags, self.features, self.num_dims = data_set(name), list(tags), features, num_dims
         self.num_tags, self.num_words, self.num_vectors = num_tags, num_words, num_vectors

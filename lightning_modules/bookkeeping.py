@@ -165,7 +165,7 @@ class Bookkeeping(pl.LightningModule):
 
     def _judge(self, batch: Batch) -> None:
         self.draw_from(EVALUATION, 0)  # searches may start at random
-        self.metric.update(self.predict(batch), batch.y)
+        judge(self.metric, batch, self.predict(batch))
 
     def on_validation_epoch_end(self) -> None:
         """Log the scores."""
@@ -204,6 +204,11 @@ class Bookkeeping(pl.LightningModule):
         self.steps = dict(checkpoint.get("scheme_steps", {}))
         self.curves = {name: [*values] for name, values in checkpoint.get("scheme_curves", {}).items()}
         self.findings = dict(checkpoint.get("scheme_findings", {}))
+
+
+def judge(metric: Metric, batch: Batch, *answers: Tensor) -> None:
+    """Add a batch to a metric; where answers have positions it is told which are real."""
+    metric.update(*answers, batch.y, *([] if batch.mask is None else [batch.mask]))
 
 
 def scores_of(metric: Metric, *, choose: bool) -> dict[str, Tensor]:

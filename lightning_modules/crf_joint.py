@@ -10,6 +10,7 @@ from energies.base import StructuredEnergy
 from inference.base import Criterion
 from lightning_modules.base import Part
 from lightning_modules.crf import ChainScheme
+from losses.observed import mean
 
 
 class CRFJoint(ChainScheme):
@@ -33,7 +34,7 @@ class CRFJoint(ChainScheme):
         """Mean of the criterion's loss over the batch."""
         p = self.potentials(batch)
         self.watch_ratio(p)
-        return self.criterion.loss(p, batch.y).mean()
+        return mean(self.criterion.loss(p, batch.y), batch.observed)
 
     def parts(self) -> dict[str, Part]:
         learned = self.energy.parameters()

@@ -14,6 +14,7 @@ from inference.base import Criterion
 from lightning_modules.base import Part
 from lightning_modules.bookkeeping import mix
 from lightning_modules.crf import ChainScheme
+from losses.observed import shared_out
 
 SEARCH = 1_000_003  # sets the draws of the subset apart from those of the parts
 ROWS = 128  # examples of the subset at once; each comes once for every alpha
@@ -53,7 +54,8 @@ class CRFScaled(ChainScheme):
         p = self.potentials(batch)
         scaled = self.scaling(p)
         self.watch_ratio(scaled)
-        return (self.criterion.loss(scaled, batch.y) + self.scaling.penalty(p)).mean()
+        rows = shared_out(self.criterion.loss(scaled, batch.y), batch.observed)
+        return (rows + self.scaling.penalty(p)).mean()
 
     def predict(self, batch: Batch) -> Tensor:
         return self.criterion.predict(self.scaling(self.potentials(batch)))
@@ -77,7 +79,10 @@ class CRFScaled(ChainScheme):
     def search(self, data: Batches) -> Tensor:
         """Mean loss of the subset of this epoch under each alpha of the grid, (K,), in float64."""
         draw = torch.Generator().manual_seed(mix(self.seed, SEARCH, self.current_epoch))
-        rows = torch.randperm(len(data.inputs), generator=draw)[: self.scaling.search_size()]
+        rows = torch.randperm(len(data.inputs), generator=draw)
+        if data.observed is not None:
+            rows = rows[data.observed.cpu()[rows]]
+        rows = rows[: self.scaling.search_size()]
         if data.lengths is not None:
             rows = rows[data.lengths[rows].argsort(stable=True)]  # little padding
         alphas = self.scaling.candidates()

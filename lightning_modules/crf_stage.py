@@ -12,6 +12,7 @@ from inference.base import Criterion
 from lightning_modules.base import Part
 from lightning_modules.crf import ChainScheme
 from lightning_modules.phases import Phased
+from losses.observed import mean
 
 Phase = Literal["unary", "pairwise", "joint"]
 PHASES: tuple[Phase, ...] = ("unary", "pairwise", "joint")
@@ -50,13 +51,13 @@ class CRFStage(Phased, ChainScheme):
         """Mean over the batch of the cross-entropy of the network's scores U."""
         p = self.potentials(batch)
         self.watch_ratio(p)
-        return self.space.over(batch.mask).supervise(p.logits(), batch.y).mean()
+        return mean(self.space.over(batch.mask).supervise(p.logits(), batch.y), batch.observed)
 
     def chain_loss(self, batch: Batch) -> Tensor:
         """Mean over the batch of the criterion's loss."""
         p = self.potentials(batch)
         self.watch_ratio(p)
-        return self.criterion.loss(p, batch.y).mean()
+        return mean(self.criterion.loss(p, batch.y), batch.observed)
 
     def parts(self) -> dict[str, Part]:
         unary, pairwise = self.energy.unary_parameters(), self.energy.pairwise_parameters()

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from datamodules.batches import Batch
 from lightning_modules.base import Part, Scheme
+from losses.observed import mean
 from networks.sizes import at_least
 
 
@@ -30,7 +31,8 @@ class CrossEntropy(Scheme):
 
     def task_loss(self, batch: Batch) -> Tensor:
         """Mean over the batch of the supervised loss."""
-        return self.space.over(batch.mask).supervise(self.task_net(batch.inputs), batch.y).mean()
+        rows = self.space.over(batch.mask).supervise(self.task_net(batch.inputs), batch.y)
+        return mean(rows, batch.observed)
 
     def parts(self) -> dict[str, Part]:
         learned = self.task_net.parameters()

@@ -48,7 +48,7 @@ class EnergyNet(Scheme):
         case = self._case(batch)
         with torch.no_grad():
             guesses = self.guess(case)
-        loss = self.objective(case.energy, case.space, case.x, case.y, guesses)
+        loss = self.objective(case.energy, case.space, case.x, case.y, guesses, batch.observed)
         return over_processes(loss, summed=self.objective.summed)
 
     def parts(self) -> dict[str, Part]:

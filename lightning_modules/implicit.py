@@ -26,6 +26,7 @@ from inference.guesses import Guess, GuessContext
 from lightning_modules.base import Part, Scheme, check_clip_norm
 from lightning_modules.processes import mean_over_processes, over_processes, world_size
 from losses.objectives import EnergyFn, Objective
+from losses.observed import mean
 from losses.task import EnergyAndSupervision
 from networks.sizes import at_least
 
@@ -123,7 +124,7 @@ class Implicit(Scheme):
         """Supervision + `energy_weight` E(x, A(x)); in the warm-up supervision alone."""
         logits = self.task_net(batch.inputs)
         if self.current_epoch < self.warm_up:
-            return self.space.over(batch.mask).supervise(logits, batch.y).mean()
+            return mean(self.space.over(batch.mask).supervise(logits, batch.y), batch.observed)
         return self._inner(self._resting, batch, logits)
 
     def hypergradient(self, batch: Batch) -> Tensor:
@@ -232,13 +233,13 @@ class Implicit(Scheme):
 
     def _inner(self, given: OfInput, batch: Batch, logits: Tensor) -> Tensor:
         space = self.space.over(batch.mask)
-        return self.task_terms(_whole(given), space, batch.inputs, batch.y, logits)
+        return self.task_terms(_whole(given), space, batch.inputs, batch.y, logits, batch.observed)
 
     def _outer(self, given: OfInput, batch: Batch, logits: Tensor) -> Tensor:
         space = self.space.over(batch.mask)
         energy = self.energy.over(batch.mask)
         guesses = self.guess(GuessContext(energy, self.objective, space, batch.inputs, batch.y, logits))
-        loss = self.objective(_whole(given), space, batch.inputs, batch.y, guesses)
+        loss = self.objective(_whole(given), space, batch.inputs, batch.y, guesses, batch.observed)
         return over_processes(loss, summed=self.objective.summed)
 
 

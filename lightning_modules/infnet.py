@@ -15,11 +15,12 @@ from datamodules.batches import Batch
 from energies.base import ConditionedEnergy, Energy
 from inference.networks import InferenceNetworks
 from lightning_modules.base import Part
-from lightning_modules.bookkeeping import EVALUATION, scores_of
+from lightning_modules.bookkeeping import EVALUATION, judge, scores_of
 from lightning_modules.metrics.changes import TagChanges
 from lightning_modules.phases import Phased
 from lightning_modules.processes import mean_over_processes
 from losses.joint import ROLES, JointObjective, Perceptron, Role, RoleEnergies
+from losses.observed import mean
 from networks.pretrained import read_checkpoint
 from networks.sizes import at_least
 
@@ -166,10 +167,10 @@ class InfNet(Phased):
             return super().validation_step(batch, index)
         self.draw_from(EVALUATION, 0)
         _, answers = self._answers(batch, ROLES)
-        self.metric.update(answers["test"], batch.y)
-        self.augmented_metric.update(answers["augmented"], batch.y)
+        judge(self.metric, batch, answers["test"])
+        judge(self.augmented_metric, batch, answers["augmented"])
         if self.changes is not None:
-            self.changes.update(answers["test"], answers["augmented"], batch.y)
+            judge(self.changes, batch, answers["test"], answers["augmented"])
 
     def report(self, stage: str) -> dict[str, Tensor]:
         """See Scheme; on validation also the scores of F, and what changes between A and F."""
@@ -250,11 +251,16 @@ class InfNet(Phased):
             dict(zip(answers, rows.unbind(0), strict=False)),
             dict(zip(answers, costs.unbind(0), strict=True)),
             rows[-1] if truth else None,
+            batch.observed,
         )
 
     def _supervision(self, logits: dict[Role, Tensor], batch: Batch) -> Tensor:
         space = self.space.over(batch.mask)
-        losses = [space.supervise(logits[role], batch.y).mean() for role in logits if role in self.supervised]
+        losses = [
+            mean(space.supervise(logits[role], batch.y), batch.observed)
+            for role in logits
+            if role in self.supervised
+        ]
         return self.supervision_weight * torch.stack(losses).sum() if losses else batch.y.new_zeros(())
 
     def network_gradient(self, batch: Batch) -> Tensor:

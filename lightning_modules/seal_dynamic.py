@@ -61,7 +61,7 @@ class SealDynamic(Scheme):
         with torch.no_grad():
             logits = self.task_net(batch.inputs)
             guesses = self.guess(GuessContext(energy, self.objective, space, batch.inputs, batch.y, logits))
-        loss = self.objective(energy, space, batch.inputs, batch.y, guesses)
+        loss = self.objective(energy, space, batch.inputs, batch.y, guesses, batch.observed)
         return over_processes(loss, summed=self.objective.summed)
 
     def task_loss(self, batch: Batch) -> Tensor:
@@ -76,6 +76,7 @@ class SealDynamic(Scheme):
             batch.inputs,
             batch.y,
             self.task_net(batch.inputs),
+            batch.observed,
         )
 
     def parts(self) -> dict[str, Part]:

@@ -51,6 +51,7 @@ class SealStatic(Scheme):
             batch.inputs,
             batch.y,
             self.task_net(batch.inputs),
+            batch.observed,
         )
 
     def parts(self) -> dict[str, Part]:

@@ -12,8 +12,10 @@ from functools import reduce
 from typing import Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
+
+from losses.observed import mean
 
 Role = Literal["augmented", "test"]
 ROLES: tuple[Role, ...] = ("augmented", "test")
@@ -29,6 +31,7 @@ class RoleEnergies:
     guess: dict[Role, Rows]
     cost: dict[Role, Rows]
     true: Rows | None = None  # None where no loss needs it
+    observed: Bool[Tensor, " B"] | None = None  # where the truth is known; None: everywhere
 
     def violation(self, role: Role) -> Rows:
         """Of F cost - E(F), of A -E(A)."""
@@ -60,14 +63,14 @@ class JointObjective(ABC):
     def hinge(self, role: Role, energies: RoleEnergies) -> Scalar:
         """Mean of [cost - E(F) + E(y)]_+, or of [E(y) - E(A)]_+.   [InfNet+ eqs. 4, 6; l_0 for F]"""
         assert energies.true is not None, "hinges need the energy of the truth"
-        return (energies.violation(role) + energies.true).clamp_min(0).mean()
+        return mean((energies.violation(role) + energies.true).clamp_min(0), energies.observed)
 
     def violation(self, role: Role, energies: RoleEnergies) -> Scalar:
         """What the network of a role climbs: the mean of cost - E(F), or of -E(A).   [InfNet+ §4.1; l_1]
 
-        Nothing is cut off at 0.
+        Nothing is cut off at 0. That of A needs no truth, and is of all examples.
         """
-        return energies.violation(role).mean()
+        return mean(energies.violation(role), energies.observed if role == "augmented" else None)
 
 
 @dataclass(frozen=True)

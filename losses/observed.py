@@ -28,3 +28,8 @@ def shared_out(rows: Float[Tensor, "... B"], observed: Bool[Tensor, " B"] | None
     if observed is None:
         return rows
     return torch.where(observed, rows, 0) * (len(observed) / observed.sum().clamp_min(1))
+
+
+def mean(rows: Float[Tensor, "... B"], observed: Bool[Tensor, " B"] | None) -> Float[Tensor, ""]:
+    """The mean over the examples whose answers are known; 0 where none is."""
+    return shared_out(rows, observed).mean()

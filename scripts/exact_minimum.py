@@ -24,7 +24,7 @@ from energies.chain import ChainEnergy
 from experiments.errors import UserError
 from inference.chain import viterbi
 from lightning_modules.base import Scheme
-from lightning_modules.bookkeeping import scores_of
+from lightning_modules.bookkeeping import judge, scores_of
 from scripts.finished_run import finished, of
 
 Row = dict[str, float]  # the energy, then scores
@@ -77,7 +77,7 @@ def compare(scheme: Scheme, data: DeviceData) -> tuple[dict[str, Row], float]:
         lowest = scheme.space.over(batch.mask).decode(tags)  # which knows where a sentence ends
         found.append(of_answer(torch.stack([batch.y.to(own.dtype), own, lowest])))
         for metric, answer in zip(metrics.values(), (own, lowest), strict=True):
-            metric.update(answer, batch.y)
+            judge(metric, batch, answer)
     energies = torch.cat(found, -1)
     rows = {name: {"energy": float(mean)} for name, mean in zip(ANSWERS, energies.mean(-1), strict=True)}
     for name, metric in metrics.items():

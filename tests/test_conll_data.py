@@ -72,7 +72,7 @@ def test_the_chunks_are_the_published_ones(real: CoNLL2000) -> None:
         metric = SpanScores(real.tags)
         for part in parts:
             for rows in real.splits[part].y.split(500):
-                metric.update(rows.float(), rows.float())
+                metric.update(rows.float(), rows.float(), rows.any(-1))
         counts[name] = dict(zip(metric.kinds, metric.actual.tolist(), strict=True))
         assert float(metric.compute()["f1"]) == 1
     assert counts == {"training": CHUNKS_OF_TRAINING, "test": CHUNKS_OF_TEST}
@@ -84,7 +84,7 @@ def test_the_most_frequent_tag_of_each_part_of_speech_scores_as_published(real: 
         counts.index_add_(0, split.inputs.values[..., 1][split.mask], split.y[split.mask].float())
     test, metric = real.splits["test"], SpanScores(real.tags)
     for x, y in zip(test.inputs.values.split(500), test.y.split(500), strict=True):
-        metric.update(counts[x[..., 1]], y.float())
+        metric.update(counts[x[..., 1]], y.float(), y.any(-1))
     scores = {name: round(100 * float(score), 2) for name, score in metric.compute().items()}
     assert (scores["precision"], scores["recall"], scores["f1"]) == (72.58, 82.14, 77.07)
 

@@ -369,11 +369,11 @@ def test_changes_are_counted_where_the_first_is_right() -> None:
     metric = TagChanges(["a", "b", "c"])
     one_hot = torch.eye(3)
     y = one_hot[[0, 0, 1, 2, 1]].unsqueeze(0)
-    y[0, 4] = 0  # padding
+    mask = torch.arange(5).unsqueeze(0) < 4
     first = one_hot[[0, 0, 1, 1, 1]].unsqueeze(0)
     second = one_hot[[1, 1, 2, 0, 0]].unsqueeze(0)
-    metric.update(first, second, y)
-    metric.update(first, first, y)
+    metric.update(first, second, y, mask)
+    metric.update(first, first, y, mask)
     assert metric.found() == [["a", "b", 2], ["b", "c", 1]]
     with pytest.raises(ValueError, match="tags has 2 names, and answers in the data have 3 tags"):
         TagChanges(["a", "b"]).check_answers(y)

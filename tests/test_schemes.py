@@ -42,8 +42,7 @@ class Quality(Metric):
         self.add_state("total", torch.zeros(()), dist_reduce_fx="sum")
         self.add_state("count", torch.zeros(()), dist_reduce_fx="sum")
 
-    def update(self, guess: Tensor, y: Tensor) -> None:
-        mask = y.sum(-1) > 0 if isinstance(self.space, TagSequences) else None
+    def update(self, guess: Tensor, y: Tensor, mask: Tensor | None = None) -> None:
         self.total += self.space.over(mask).quality(guess, y).sum()
         self.count += len(y)
 

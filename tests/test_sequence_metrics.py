@@ -35,7 +35,7 @@ def scored(pairs: Pairs, tags: list[str], batch_size: int = 1000) -> SpanScores:
         gold, told = zip(*pairs[begin : begin + batch_size], strict=True)
         y, answer = one_hot(list(gold), tags), one_hot(list(told), tags)
         answer[y.sum(-1) == 0] = torch.rand(len(tags))  # whatever stands in padding does not count
-        metric.update(answer, y)
+        metric.update(answer, y, y.any(-1))
     return metric
 
 
@@ -167,8 +167,8 @@ def test_states_of_two_processes_add_up(metric: SequenceScores | SpanScores) -> 
     for half in halves:
         y = F.one_hot(torch.randint(5, (8, 6)), 5).float() * (torch.rand(8, 6, 1) > 0.2).cummin(1).values
         answer = torch.rand(8, 6, 5)
-        half.update(answer, y)
-        whole.update(answer, y)
+        half.update(answer, y, y.any(-1))
+        whole.update(answer, y, y.any(-1))
     for name in metric.metric_state:
         assert metric._reductions[name].__name__ == "dim_zero_sum"
         setattr(metric, name, sum(getattr(half, name) for half in halves))
@@ -182,7 +182,7 @@ def test_word_accuracy_weighs_words_alike_and_accuracy_letters() -> None:
     y[0, :4, 1] = y[1, :1, 2] = 1  # four letters, one letter, an empty row
     answer[0, :3, 1] = answer[0, 3, 0] = answer[1, 0, 2] = 2  # three of four right; right
     metric = SequenceScores()
-    metric.update(answer, y)
+    metric.update(answer, y, y.any(-1))
     scores = {name: float(value) for name, value in metric.compute().items()}
     assert scores == pytest.approx({"word_accuracy": (3 / 4 + 1) / 2, "accuracy": 4 / 5})
 
@@ -192,13 +192,14 @@ def test_padding_changes_no_score(lengths: list[int], seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     whole, single = (SequenceScores(), SpanScores(IOB2)), (SequenceScores(), SpanScores(IOB2))
     mask = torch.arange(8) < torch.tensor(lengths).unsqueeze(1)
-    y = F.one_hot(torch.randint(5, mask.shape, generator=generator), 5).float() * mask.unsqueeze(-1)
+    y = F.one_hot(torch.randint(5, mask.shape, generator=generator), 5).float()  # behind a sentence too
     answer = torch.rand(*mask.shape, 5, generator=generator)
     for metric in whole:
-        metric.update(answer, y)
+        metric.update(answer, y, mask)
     for metric in single:
         for row, length in enumerate(lengths):
-            metric.update(answer[row : row + 1, :length], y[row : row + 1, :length])
+            here = (slice(row, row + 1), slice(length))
+            metric.update(answer[here], y[here], mask[here])
     for a, b in zip(whole, single, strict=True):
         together, alone = a.compute(), b.compute()
         assert all(float(together[name]) == pytest.approx(float(alone[name])) for name in alone)

@@ -15,7 +15,7 @@ from networks.sizes import match_names
 class TagChanges(Metric):
     """How often a second answer has another tag where the first has the true one.   [InfNet+ Table 3, bottom]
 
-    Positions whose true answer is all zero are padding; an answer's tag is its largest entry.
+    An answer's tag is its largest entry.
 
     Args:
         tags: names of the S tags in the order of their numbers.
@@ -34,10 +34,10 @@ class TagChanges(Metric):
         """Refuse data of another number of tags."""
         match_names(y, self.tags)
 
-    def update(self, first: Tensor, second: Tensor, y: Tensor) -> None:
-        """Add a batch: two answers and the one-hot truth, all (B, T, S)."""
+    def update(self, first: Tensor, second: Tensor, y: Tensor, mask: Tensor) -> None:
+        """Add a batch: two answers and the one-hot truth, (B, T, S), and the real positions, (B, T)."""
         size = len(self.tags)
-        right = y.any(-1) & (first.argmax(-1) == y.argmax(-1))
+        right = mask & (first.argmax(-1) == y.argmax(-1))
         pairs = (first.argmax(-1) * size + second.argmax(-1))[right]
         self.counts += pairs.bincount(minlength=size * size).view(size, size).fill_diagonal_(0)
 

@@ -14,8 +14,8 @@ class SequenceScores(Metric):
     - word_accuracy: of each sequence, averaged over sequences. Selects models.
     - accuracy: of all positions together.
 
-    Positions whose true answer is all zero are padding; a sequence without real positions does not count. The
-    answer's tag is its largest entry, so relaxed answers will do.
+    A sequence without real positions does not count. An answer's tag is its largest entry, so relaxed answers
+    will do.
     """
 
     full_state_update = False
@@ -30,11 +30,10 @@ class SequenceScores(Metric):
         for name in ("sequences", "right", "positions"):
             self.add_state(name, torch.zeros((), dtype=torch.long), dist_reduce_fx="sum")
 
-    def update(self, answer: Tensor, y: Tensor) -> None:
-        """Add a batch: answers and one-hot true tags, both (B, T, S)."""
-        real = y.any(-1)
-        right = ((answer.argmax(-1) == y.argmax(-1)) & real).sum(-1)
-        lengths = real.sum(-1)
+    def update(self, answer: Tensor, y: Tensor, mask: Tensor) -> None:
+        """Add a batch: answers and one-hot true tags, (B, T, S), and the real positions, (B, T)."""
+        right = ((answer.argmax(-1) == y.argmax(-1)) & mask).sum(-1)
+        lengths = mask.sum(-1)
         self.shares += (right / lengths.clamp_min(1)).sum()
         self.sequences += (lengths > 0).sum()
         self.right += right.sum()

@@ -25,7 +25,7 @@ class SpanScores(Metric):
     ill-formed, at an I that comes first or after another kind; it ends before the next that begins, before O
     and at the end of the sequence. BIOES tags are read as the IOB2 tags they stand for: S as B, E as I.
 
-    Positions whose true answer is all zero are padding. The answer's tag is its largest entry.
+    An answer's tag is its largest entry.
 
     Args:
         tags: names of the S tags in the order of their numbers: O, or B, I, E or S, a hyphen, and the kind.
@@ -61,19 +61,18 @@ class SpanScores(Metric):
         """Refuse data of another number of tags."""
         match_names(y, self.tags)
 
-    def update(self, answer: Tensor, y: Tensor) -> None:
-        """Add a batch: answers and one-hot true tags, both (B, T, S)."""
-        real = y.any(-1)
+    def update(self, answer: Tensor, y: Tensor, mask: Tensor) -> None:
+        """Add a batch: answers and one-hot true tags, (B, T, S), and the real positions, (B, T)."""
         told, true = answer.argmax(-1), y.argmax(-1)
-        told_kind, told_start, told_end = self._spans(told, real)
-        kind, start, end = self._spans(true, real)
+        told_kind, told_start, told_end = self._spans(told, mask)
+        kind, start, end = self._spans(true, mask)
         same = (told_kind == kind) & (self.begins[told] == self.begins[true])
         both = told_start & start & (told_kind == kind) & (told_end == end)
         self.correct += self._count(kind, both)
         self.found += self._count(told_kind, told_start)
         self.actual += self._count(kind, start)
-        self.right += (same & real).sum()
-        self.positions += real.sum()
+        self.right += (same & mask).sum()
+        self.positions += mask.sum()
 
     def compute(self) -> dict[str, Tensor]:
         """The four scores, in [0, 1]; 0 where there is nothing to divide by."""
