@@ -20,7 +20,8 @@ class Part:
     """What learns: parameters, the optimizer that moves them, the loss it minimises.
 
     `gradient`, for a gradient that is made by hand, takes the place of differentiating `loss`: it leaves one
-    in each parameter of `learned`, over all processes, and returns a loss to log.
+    in each parameter of `learned`, over all processes, and returns a loss to log. Meanwhile all parameters
+    require gradients, so it may differentiate through those of other parts, in which it leaves none.
 
     Args:
         parameters: as an optimizer takes them.
@@ -45,7 +46,7 @@ class Part:
         self.place = 0  # among the parts of its scheme
         self.step: Callable[[], Any] = self.optimizer.step  # Lightning's, which counts, in its stead
         self.learned: list[nn.Parameter] = []  # what of it is not frozen
-        self.rest: list[nn.Parameter] = []  # what others learn and it does not
+        self.rest: list[nn.Parameter] = []  # what requires no gradient while it moves
 
     @property
     def parameters(self) -> list[nn.Parameter]:
@@ -138,7 +139,7 @@ class Scheme(Bookkeeping):
         for place, part in enumerate(self.part.values()):
             part.place, part.step = place, (wrapped if len(self.part) == 1 else wrapped[place]).step
             part.learned = [p for p in part.parameters if p.requires_grad]
-            part.rest = [*learned.difference(part.learned)]
+            part.rest = [] if part.gradient else [*learned.difference(part.learned)]
 
     def on_validation_epoch_end(self) -> None:
         """Log the scores; advance the schedules of the parts that moved.

@@ -1,4 +1,4 @@
-"""Joint training of a chain: everything at once, from the start."""
+"""Joint training of a CRF: everything at once, from the start."""
 
 from typing import Any
 
@@ -9,11 +9,11 @@ from datamodules.batches import Batch
 from energies.base import StructuredEnergy
 from inference.base import Criterion
 from lightning_modules.base import Part
-from lightning_modules.crf import ChainScheme
+from lightning_modules.crf import CRFScheme
 from losses.observed import mean
 
 
-class CRFJoint(ChainScheme):
+class CRFJoint(CRFScheme):
     """The network and the pairwise scores learn together by the criterion alone.   [Scaling §2, "joint"]"""
 
     def __init__(
@@ -31,8 +31,8 @@ class CRFJoint(ChainScheme):
         self.move("energy", batch)
 
     def energy_loss(self, batch: Batch) -> Tensor:
-        """Mean of the criterion's loss over the batch."""
-        p = self.potentials(batch)
+        """Mean over the batch of the criterion's L(y, U, W).   [Scaling eqs. 4-8]"""
+        p = self.energy.potentials(batch.inputs, batch.mask)
         self.watch_ratio(p)
         return mean(self.criterion.loss(p, batch.y), batch.observed)
 

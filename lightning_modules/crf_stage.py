@@ -1,4 +1,4 @@
-"""Stage training of a chain: the network, then the pairwise scores, then everything."""
+"""Stage training of a CRF: the network, then the pairwise scores, then everything."""
 
 from functools import partial
 from typing import Any, Literal
@@ -10,7 +10,7 @@ from datamodules.batches import Batch
 from energies.base import StructuredEnergy
 from inference.base import Criterion
 from lightning_modules.base import Part
-from lightning_modules.crf import ChainScheme
+from lightning_modules.crf import CRFScheme
 from lightning_modules.phases import Phased
 from losses.observed import mean
 
@@ -18,7 +18,7 @@ Phase = Literal["unary", "pairwise", "joint"]
 PHASES: tuple[Phase, ...] = ("unary", "pairwise", "joint")
 
 
-class CRFStage(Phased, ChainScheme):
+class CRFStage(Phased, CRFScheme):
     """Three phases in one run, each from the weights the one before it left.   [Scaling §2, "stage"]
 
     `unary`: the network alone, by the cross-entropy of each position; validation scores what it says alone.
@@ -49,13 +49,13 @@ class CRFStage(Phased, ChainScheme):
 
     def unary_loss(self, batch: Batch) -> Tensor:
         """Mean over the batch of the cross-entropy of the network's scores U."""
-        p = self.potentials(batch)
+        p = self.energy.potentials(batch.inputs, batch.mask)
         self.watch_ratio(p)
         return mean(self.space.over(batch.mask).supervise(p.logits(), batch.y), batch.observed)
 
-    def chain_loss(self, batch: Batch) -> Tensor:
-        """Mean over the batch of the criterion's loss."""
-        p = self.potentials(batch)
+    def crf_loss(self, batch: Batch) -> Tensor:
+        """Mean over the batch of the criterion's L(y, U, W).   [Scaling eqs. 4-8]"""
+        p = self.energy.potentials(batch.inputs, batch.mask)
         self.watch_ratio(p)
         return mean(self.criterion.loss(p, batch.y), batch.observed)
 
@@ -63,13 +63,13 @@ class CRFStage(Phased, ChainScheme):
         unary, pairwise = self.energy.unary_parameters(), self.energy.pairwise_parameters()
         parts = {
             "unary": partial(Part, unary, self.unary_optimizer, self.unary_loss),
-            "pairwise": partial(Part, pairwise, self.pairwise_optimizer, self.chain_loss),
-            "joint": partial(Part, self.energy.parameters(), self.joint_optimizer, self.chain_loss),
+            "pairwise": partial(Part, pairwise, self.pairwise_optimizer, self.crf_loss),
+            "joint": partial(Part, self.energy.parameters(), self.joint_optimizer, self.crf_loss),
         }
         return {phase: parts[phase](**self.main_options) for phase in self.phases}
 
     def predict(self, batch: Batch) -> Tensor:
-        p = self.potentials(batch)
+        p = self.energy.potentials(batch.inputs, batch.mask)
         if self.phase == "unary":
             return self.space.over(batch.mask).relax(p.logits())
         return self.criterion.predict(p)

@@ -13,32 +13,47 @@ from lightning_modules.base import Scheme
 
 
 class PhaseStopping(EarlyStopping):
-    """The trainer's stop rule, which ends phases; the end of the last phase is that of the run."""
+    """The trainer's stop rule, which ends the phases of a scheme; the end of the last is that of the run."""
+
+    def __init__(self, rule: EarlyStopping, scheme: "Phased") -> None:
+        super().__init__(
+            rule.monitor,
+            abs(rule.min_delta),
+            rule.patience,
+            mode=rule.mode,
+            strict=rule.strict,
+            check_finite=rule.check_finite,
+            stopping_threshold=rule.stopping_threshold,
+            divergence_threshold=rule.divergence_threshold,
+            check_on_train_epoch_end=True,
+        )
+        self.scheme = scheme
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Enter the next phase, and count anew, if the last epoch ended one."""
+        if self._is_over() and (phase := self.scheme.next_phase()):
+            self.scheme.enter(phase)
+            worst = math.inf if self.mode == "min" else -math.inf
+            self.wait_count, self.stopped_epoch, self.best_score = 0, 0, torch.tensor(worst)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Judge the epoch; where a phase ends and more are to come, training goes on."""
         asked_otherwise = trainer.should_stop
         super().on_train_epoch_end(trainer, pl_module)
-        assert isinstance(pl_module, Phased)
-        if self.is_over() and pl_module.next_phase():
+        if self._is_over() and self.scheme.next_phase():
             trainer.should_stop = asked_otherwise
 
-    def is_over(self) -> bool:
+    def _is_over(self) -> bool:
         """Whether the phase has gone on long enough without getting better."""
         return self.wait_count >= max(self.patience, 1)
-
-    def begin(self) -> None:
-        """Count anew, for the next phase."""
-        worst = math.inf if self.mode == "min" else -math.inf
-        self.wait_count, self.stopped_epoch, self.best_score = 0, 0, torch.tensor(worst)
 
 
 class Phased(Scheme):
     """A scheme whose run has phases; with a single one it is like any other.
 
     Each phase is ended by the trainer's EarlyStopping, which then counts anew; the end of the last phase is
-    that of the run. The curve `phase` has the number of each epoch's phase, and a checkpoint says which
-    phase it is from.
+    that of the run. The training curve `phase` has the number of each epoch's phase, and a checkpoint says
+    which phase it is from.
     """
 
     def __init__(self, *, phases: Sequence[str], **scheme: Any) -> None:
@@ -47,6 +62,7 @@ class Phased(Scheme):
         if not phases or len({*phases}) < len(phases):
             raise ValueError(f"phases is {[*phases]}: name one or more, each once.")
         self.phase = self.phases[0]
+        self._stopping: PhaseStopping | None = None
 
     def enter(self, phase: str) -> None:
         """Begin a phase, before its first epoch; the last checkpoint belonged to the phase before."""
@@ -60,21 +76,10 @@ class Phased(Scheme):
     def configure_callbacks(self) -> list[Callback]:
         """The trainer's EarlyStopping, as a rule that ends phases; Lightning puts it in the other's place."""
         rule = self.trainer.early_stopping_callback
-        if rule is None or isinstance(rule, PhaseStopping) or len(self.phases) == 1:
+        if rule is None or rule is self._stopping or len(self.phases) == 1:
             return []
-        return [
-            PhaseStopping(
-                rule.monitor,
-                abs(rule.min_delta),
-                rule.patience,
-                mode=rule.mode,
-                strict=rule.strict,
-                check_finite=rule.check_finite,
-                stopping_threshold=rule.stopping_threshold,
-                divergence_threshold=rule.divergence_threshold,
-                check_on_train_epoch_end=True,
-            )
-        ]
+        self._stopping = PhaseStopping(rule, self)
+        return [self._stopping]
 
     def on_fit_start(self) -> None:
         """See Scheme.
@@ -88,14 +93,6 @@ class Phased(Scheme):
                 f"{type(self).__name__} has no EarlyStopping callback to end its phases. Add one to "
                 "trainer.callbacks, or a layer that has it, such as --config conf/task/ocr.yaml."
             )
-
-    def on_train_epoch_start(self) -> None:
-        """Enter the next phase if the last epoch ended one; see Scheme."""
-        super().on_train_epoch_start()
-        rule = self.trainer.early_stopping_callback
-        if isinstance(rule, PhaseStopping) and rule.is_over() and (phase := self.next_phase()):
-            self.enter(phase)
-            rule.begin()
 
     def on_train_epoch_end(self) -> None:
         """Log the phase; see Scheme."""

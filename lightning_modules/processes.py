@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
-from pytorch_lightning.strategies import ParallelStrategy, Strategy
+from pytorch_lightning.strategies import Strategy
 from torch import Tensor, nn
 
 
@@ -21,7 +21,7 @@ def world_size() -> int:
 
 def unshared(strategy: Strategy) -> AbstractContextManager[None]:
     """A backward pass whose gradients stay in this process."""
-    return strategy.block_backward_sync() if isinstance(strategy, ParallelStrategy) else nullcontext()
+    return getattr(strategy, "block_backward_sync", nullcontext)()
 
 
 def over_processes(loss: Tensor, *, summed: bool) -> Tensor:

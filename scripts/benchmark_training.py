@@ -288,7 +288,7 @@ def chains() -> dict[str, dict[str, float]]:
     calls: dict[str, Callable[[], object]] = {
         "unary network": unary,
         **{f"joint, {name}": partial(joint, kind()) for name, kind in CRITERIA.items()},
-        "search of alpha, CE": partial(scaled.search, data),
+        "search of alpha, CE": partial(scaled.choose_alpha, data),
     }
     return {"OCR": side_by_side(calls, repeats=1)}
 

@@ -1,4 +1,4 @@
-"""Schemes of chains: what moves when, what online scaling chooses, exact resume in the middle of anything."""
+"""Schemes of CRFs: what moves when, what online scaling chooses, exact resume in the middle of anything."""
 
 from collections.abc import Callable, Iterable
 from copy import deepcopy
@@ -25,7 +25,7 @@ from inference.chain.criteria import (
     StructuredSVM,
 )
 from lightning_modules.base import Scheme
-from lightning_modules.crf import ChainScheme
+from lightning_modules.crf import CRFScheme
 from lightning_modules.crf_joint import CRFJoint
 from lightning_modules.crf_scaled import CRFScaled
 from lightning_modules.crf_stage import CRFStage
@@ -79,7 +79,7 @@ def net() -> nn.Sequential:
     return nn.Sequential(Values(), nn.Linear(D, 8), nn.Tanh(), nn.Dropout(0.2), nn.Linear(8, S, bias=False))
 
 
-def scheme(name: str, criterion: Criterion = CRITERIA[1], **options: Any) -> ChainScheme:
+def scheme(name: str, criterion: Criterion = CRITERIA[1], **options: Any) -> CRFScheme:
     """A small scheme by name, built the same each time."""
     torch.manual_seed(3)
     energy = ChainEnergy(net(), S, ends=True)
@@ -231,7 +231,7 @@ def test_a_resumed_run_equals_an_unbroken_one_bit_by_bit(name: str, tmp_path: Pa
     same(unbroken, resumed)
 
 
-def same(one: ChainScheme, other: ChainScheme) -> None:
+def same(one: CRFScheme, other: CRFScheme) -> None:
     for key, value in weights(one).items():
         assert torch.equal(value, weights(other)[key]), key
     assert one.steps == other.steps and one.curves == other.curves
@@ -248,20 +248,23 @@ def test_online_scaling_finds_the_least_loss_of_the_grid(criterion: Criterion, t
     batch = data.rows(torch.arange(N))
     grid = [2.0**t for t in range(-8, 9)]
     with torch.no_grad():
-        p = module.potentials(batch)
+        p = module.energy.potentials(batch.inputs, batch.mask)
         losses = [criterion.loss(FixedAlpha(alpha)(p), batch.y).mean().item() for alpha in grid]
-    assert module.search(data).tolist() == pytest.approx(losses, rel=1e-5)
+    assert module.mean_losses(module.subset(data)).tolist() == pytest.approx(losses, rel=1e-5)
     assert losses[grid.index(online.alpha.item())] == pytest.approx(min(losses), rel=1e-5)
 
 
 class Searches(CRFScaled):
     """Notes alpha before each search, the losses it found, and alpha afterwards."""
 
-    def on_validation_epoch_start(self) -> None:
-        assert isinstance(self.scaling, Online) and not self.training
-        before = self.scaling.alpha.item()
-        losses = self.search(self.trainer.train_dataloader)
-        super().on_validation_epoch_start()
+    def choose_alpha(self, data: Batches) -> None:
+        before, training = self.scaling.alpha.item(), self.training
+        super().choose_alpha(data)
+        assert self.training == training
+        self.eval()
+        with torch.no_grad():
+            losses = self.mean_losses(self.subset(data))
+        self.train(training)
         self.seen = [*getattr(self, "seen", []), (before, losses, self.scaling.alpha.item())]
 
 
