@@ -1,4 +1,4 @@
-"""What the schemes of CRFs share: an energy with potentials, a criterion, and a training curve of their ratio."""
+"""What the schemes of CRFs share: an energy with potentials, a criterion, a training curve of their ratio."""
 
 from typing import Any
 

@@ -1,7 +1,7 @@
 """Joint training of a CRF whose unary and pairwise scores are kept in proportion."""
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float
@@ -58,7 +58,7 @@ class CRFScaled(CRFScheme):
     def after_training_batches(self) -> None:
         """Choose alpha, where the scaling is online."""
         if self.scaling.search_size():
-            self.choose_alpha(self.trainer.train_dataloader)
+            self.choose_alpha(cast(Batches, self.trainer.train_dataloader))
 
     @torch.no_grad()
     def choose_alpha(self, data: Batches) -> None:
