@@ -33,6 +33,7 @@ from energies.potentials import ChainPotentials
 from inference.chain import autograd as fast
 from inference.chain import reference as reference
 from inference.chain.checks import check_room, checked, detached, gold_checked
+from inference.chain.crf import CRF as CRF
 from inference.chain.paths import Path, pick, problem_of
 
 MANY = 2**28  # numbers; below, nobody asks whether there is room for them
