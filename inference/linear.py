@@ -72,8 +72,6 @@ def neumann(
         raise ValueError(f"a Neumann series of {terms} terms: ask for 0 products or more.")
     check_divisor(divisor)
     size = dot(b, b)
-    if size.ndim == 0 and size.device.type == "cpu":
-        return _neumann_at_hand(product, b, size, terms, float(divisor), damping, dot)
     c, good = _usable(divisor, b[0])
     z, total, sizes, turns = b, [t.clone() for t in b], [size], []
     alive = ((size < math.inf) & good).to(c.dtype)
@@ -90,30 +88,6 @@ def neumann(
     x = [t.mul_(factor).nan_to_num_(0.0, 0.0, 0.0) for t in total]
     left = torch.where(lengths[0] == 0, 0.0, lengths[-1] / lengths[0])
     return Solution(x, alive == 0, c * _first_growth(lengths, turns), left)
-
-
-def _neumann_at_hand(
-    product: Product, b: Vector, size: Tensor, terms: int, c: float, damping: float | Tensor, dot: Dot
-) -> Solution:
-    """The same for one system, where it costs nothing to look at a number: ends where a term grows."""
-    z, total, first, last = b, [t.clone() for t in b], float(size), float(size)
-    usable = torch.finfo(size.dtype).tiny <= c < math.inf
-    diverged, curvature = not (first < math.inf and usable), 0.0
-    for _ in range(0 if diverged else terms):
-        after = list(torch._foreach_add(z, damped(product(z), z, damping), alpha=-1 / c))
-        before, last = last, float(dot(after, after))
-        if not last <= SLACK**2 * before:
-            diverged = True
-            if 0 < before and last < math.inf:
-                growth = math.sqrt(last / before)
-                curvature = c * (1 + growth if float(dot(after, z)) < 0 else 1 - growth)
-            break
-        torch._foreach_add_(total, after)
-        z = after
-    known = last < math.inf and usable
-    x = [t.mul_(1 / c) if known else torch.zeros_like(t) for t in total]
-    left = math.sqrt(last / first) if first else 0.0
-    return Solution(x, torch.tensor(diverged), size.new_tensor(curvature), size.new_tensor(left))
 
 
 def conjugate_gradient(
@@ -171,7 +145,7 @@ def check_divisor(divisor: float | Tensor) -> None:
     if not isinstance(divisor, Tensor) and not (math.isfinite(divisor) and divisor > 0):
         raise ValueError(
             f"the divisor of a Neumann series is {divisor}: take a positive number, at least the largest "
-            "curvature (inference.bilevel.hypergradient.largest_curvature)."
+            "curvature (inference.bilevel.largest_curvature)."
         )
 
 

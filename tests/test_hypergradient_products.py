@@ -31,6 +31,7 @@ from inference.guesses import Combined, Guess, GuessContext, Perturbed, Point, S
 from losses.objectives import Contrastive, Margin, Objective, Regression
 from losses.task import EnergyAndSupervision
 from networks.bilstm import BiLSTM, Tagger
+from networks.inputs import Sequences, SparseRows
 from networks.mlp import MLP, LabelMLP
 from networks.words import WordFeatures
 
@@ -46,22 +47,26 @@ def small_conv() -> tuple[nn.Module, Tensor]:
     return net.double(), torch.randn(5, 1, 8, 8, dtype=DOUBLE)
 
 
-def small_tagger() -> tuple[nn.Module, Tensor]:
-    features = WordFeatures(20, 15, num_dims=4)
+def sentences() -> Sequences:
     ids = torch.randint(1, 20, (5, 3, 1))
     ids[1, 2] = ids[3, 1:] = 0
-    return nn.Sequential(Tagger(BiLSTM(features, 3), 7)).double(), ids
+    return Sequences(ids, ids[..., 0] != 0)
+
+
+def small_tagger() -> tuple[nn.Module, Sequences]:
+    features = WordFeatures(20, 15, num_dims=4)
+    return nn.Sequential(Tagger(BiLSTM(features, 3), 7)).double(), sentences()
 
 
 @pytest.mark.parametrize("make", [small_conv, small_tagger])
 def test_finite_differences_give_what_double_backward_gives(
-    make: Callable[[], tuple[nn.Module, Tensor]],
+    make: Callable[[], tuple[nn.Module, Tensor | Sequences]],
 ) -> None:
     torch.manual_seed(1)
     net, x = make()
     labels = mlc()
     problem = replace(labels, net=net, x=x)
-    if x.dtype == torch.long:
+    if isinstance(x, Sequences):
         problem = replace(
             problem,
             inner=lambda logits: labels.inner(logits.sum(1)),
@@ -119,7 +124,7 @@ def test_dual_products_are_the_exact_ones(
 def test_dual_vectors_have_the_lengths_of_what_they_stand_for() -> None:
     problem = mlc(rows=3)
     exact, dual = Exact().at(problem), Dual().at(problem)
-    a, b = [exact.slope], [dual.slope]
+    a, b = [exact.v], [dual.v]
     for _ in range(3):
         a.append(exact.product(a[-1]))
         b.append(dual.product(b[-1]))
@@ -241,16 +246,14 @@ def sets_in_use(of_energy: float = 0.0) -> tuple[nn.Module, Energy, AnswerSpace,
     return net(0.3), energy, LabelSets(7), torch.randn(5, 30, dtype=DOUBLE), (torch.rand(5, 7) < 0.4).double()
 
 
-def tags_in_use() -> tuple[nn.Module, Energy, AnswerSpace, Tensor, Tensor]:
+def tags_in_use() -> tuple[nn.Module, Energy, AnswerSpace, Sequences, Tensor]:
     def net(dropout: float, *, bias: bool) -> Tagger:
         return Tagger(BiLSTM(WordFeatures(20, 15, num_dims=4), 3, dropout=dropout), 6, bias=bias).double()
 
-    ids = torch.randint(1, 20, (5, 3, 1))
-    ids[1, 2] = ids[3, 1:] = 0
-    mask = ids[..., 0] != 0
-    y = F.one_hot(torch.randint(6, (5, 3)), 6).double() * mask.unsqueeze(-1)
+    x = sentences()
+    y = F.one_hot(torch.randint(6, (5, 3)), 6).double() * x.mask.unsqueeze(-1)
     energy = ChainEnergy(net(0.0, bias=False), 6, ends=True, pairwise_range=0.5).double()
-    return net(0.3, bias=True), energy, TagSequences(6, reduction="sum").over(mask), ids, y
+    return net(0.3, bias=True), energy, TagSequences(6, reduction="sum").over(x.mask), x, y
 
 
 @pytest.mark.parametrize("make", [sets_in_use, tags_in_use])
@@ -266,7 +269,7 @@ def tags_in_use() -> tuple[nn.Module, Energy, AnswerSpace, Tensor, Tensor]:
 def test_differences_and_double_backward_agree_on_the_networks_energies_and_losses_in_use(
     objective: Objective,
     guess: Guess,
-    make: Callable[[], tuple[nn.Module, Energy, AnswerSpace, Tensor, Tensor]],
+    make: Callable[[], tuple[nn.Module, Energy, AnswerSpace, Tensor | Sequences, Tensor]],
 ) -> None:
     torch.manual_seed(1)
     net, learned, space, x, y = make()
@@ -318,6 +321,18 @@ def test_dual_refuses_nets_that_are_no_stack_and_says_what_to_take() -> None:
             ValueError, match=rf"without hooks.*'the net' is of type {type(hooked.net).__name__}"
         ):
             solved(hooked, Dual())
+
+
+def test_sparse_rows_give_what_dense_ones_give() -> None:
+    problem = mlc(rows=3)
+    x = problem.x * (torch.rand_like(problem.x) < 0.3)
+    rows, columns = x.nonzero(as_tuple=True)
+    offsets = F.pad(torch.bincount(rows, minlength=3).cumsum(0), (1, 0))
+    sparse = SparseRows(x[rows, columns], columns, offsets, x.shape[1])
+    right = solved(replace(problem, x=x), Exact())
+    for products in (Exact(), Dual(), FINE):
+        found = solved(replace(problem, x=sparse), products)
+        assert apart(found.implicit, right.implicit) < (1e-4 if products is FINE else 1e-10)
 
 
 def test_dual_leaves_large_batches_to_the_weights() -> None:

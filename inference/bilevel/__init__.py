@@ -1,33 +1,39 @@
-"""Bilevel training: hypergradients of an energy at the minimum of a task-net.   [Implicit §3]"""
+"""Bilevel training: the hypergradient of an energy at the minimum of a task-net.   [Implicit §3]"""
 
+from inference.bilevel.differences import FiniteDifference, ForwardDifference
 from inference.bilevel.dual import Dual
-from inference.bilevel.hypergradient import Hypergradient, hypergradient, largest_curvature, why_diverged
-from inference.bilevel.products import (
+from inference.bilevel.hypergradient import (
     Bilevel,
-    Curvature,
     Exact,
-    FiniteDifference,
-    ForwardDifference,
+    HessianProducts,
+    Hypergradient,
+    Neumann,
+    OuterStep,
     Products,
+    Solver,
+    hypergradient,
+    largest_curvature,
 )
-from inference.bilevel.solvers import ConjugateGradient, Dropped, ExactSolve, Identity, Neumann, Solver
+from inference.bilevel.reasons import why_stopped
+from inference.bilevel.solvers import ConjugateGradient, Dropped, ExactSolve, Identity
 
 __all__ = [
     "Bilevel",
     "ConjugateGradient",
-    "Curvature",
     "Dropped",
     "Dual",
     "Exact",
     "ExactSolve",
     "FiniteDifference",
     "ForwardDifference",
+    "HessianProducts",
     "Hypergradient",
     "Identity",
     "Neumann",
+    "OuterStep",
     "Products",
     "Solver",
     "hypergradient",
     "largest_curvature",
-    "why_diverged",
+    "why_stopped",
 ]

@@ -1,7 +1,7 @@
 """Products with the Hessian of a stack of linear layers, written in the examples instead of the weights.
 
-The gradient of any loss of the logits has the form d^T h in a layer's weights: d (N, O) is its slope at what
-the layer gives, h (N, I) is what the layer reads. H z differentiates that along z, and so has the form
+The gradient of any loss of the logits has the form d^T h in a layer's weights: d (N, O) is its gradient at
+the layer's output, h (N, I) the layer's input. H z differentiates that along z, and so has the form
 V = Q^T h + d^T R in each layer, with the d and h of the point. All that a solver makes of v and of products
 has it too. So a vector is kept as its Q (N, O) and R (N, I), and a weight's worth of numbers never exists:
 of the first layer, whose input is fixed, only h h^T (N, N) is needed, whatever its width. The weights of
@@ -18,7 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from inference.bilevel.products import Bilevel, Curvature, Exact, Products, pulled, refuse_once_only
+from inference.bilevel.derivatives import refuse_once_differentiable, vjp
+from inference.bilevel.hypergradient import Bilevel, Exact, HessianProducts, Products
 from inference.linear import Vector
 from networks.mlp import MLP, LabelMLP
 
@@ -43,39 +44,36 @@ LAYERS = (
 class Dual(Products):
     """The same numbers as `Exact`, several times faster, for a stack of linear layers and activations.
 
-    Where N is so large that the weights are the smaller matter, or vectors are averaged over processes, whose
-    examples differ, this is `Exact`. Dropout draws what the net itself would.
+    It is `Exact` where N is so large that weights are the smaller matter, where the input is not dense, and
+    where vectors are averaged over processes, whose examples differ. Dropout draws what the net itself would.
 
     Raises, at the first use:
         ValueError: the net is no such stack.
     """
 
-    def at(self, problem: Bilevel, *, shared: bool = False) -> Curvature:
+    def at(self, problem: Bilevel, *, shared: bool = False) -> HessianProducts:
         """Runs the net once, and both losses."""
         stack = [module for _, module in _stack(problem.net, "")]
         linears = [module for module in stack if isinstance(module, nn.Linear)]
         _check(problem.net, linears)
         problem.check()
+        if shared or not isinstance(problem.x, Tensor):
+            return Exact().at(problem)
         rows = problem.x.numel() // problem.x.shape[-1]
         in_examples = 3 * rows * sum(linear.in_features + linear.out_features for linear in linears)
         in_weights = 4 * sum(linear.in_features * linear.out_features for linear in linears)
-        if shared or in_examples > in_weights:
-            return Exact().at(problem)
-        return _InExamples(problem, stack)
+        return Exact().at(problem) if in_examples > in_weights else _InExamples(problem, stack)
 
 
 class _Layer:
-    """A linear layer at its input, and the activation and dropout behind it; no gradients.
+    """A linear layer at its input h, and the first two derivatives of what is elementwise behind it."""
 
-    `bend` and `turn` are the first and second derivative of what is behind it, where anything is.
-    """
-
-    bend: Tensor | None = None
-    turn: Tensor | None = None
+    first: Tensor | None = None
+    second: Tensor | None = None
 
     def __init__(self, linear: nn.Linear, h: Tensor) -> None:
         self.weight, self.h = linear.weight.detach(), h
-        self.forth = self.weight.T
+        self.transposed = self.weight.T
         self.gram = h @ h.T
         self.out = F.linear(h, linear.weight, linear.bias)
         if linear.bias is not None:
@@ -83,27 +81,27 @@ class _Layer:
 
     def append(self, module: nn.Module) -> None:
         """Take in an elementwise module: (f o g)' = f' g', (f o g)'' = f'' g'^2 + f' g''."""
-        out, bend, turn = _derivatives(module, self.out)
-        if self.bend is None or self.turn is None:
-            self.out, self.bend, self.turn = out, bend, turn
+        out, first, second = _derivatives(module, self.out)
+        if self.first is None or self.second is None:
+            self.out, self.first, self.second = out, first, second
         else:
-            turn = turn * self.bend.square() + bend * self.turn
-            self.out, self.bend, self.turn = out, bend * self.bend, turn
+            second = second * self.first.square() + first * self.second
+            self.out, self.first, self.second = out, first * self.first, second
 
-    def receive(self, slope: Tensor, *, first: bool) -> None:
-        """Take the inner loss's slope at `out`; the first layer's input does not change, so it has no R."""
-        if not first:
-            self.d = self.through(slope)
-            self.slope_gram = self.d @ self.d.T
-        if self.turn is not None:
-            self.turn = self.turn * slope
+    def receive(self, gradient: Tensor, *, lowest: bool) -> None:
+        """Take the inner loss's gradient at `out`. The lowest layer's input is constant, so it has no R."""
+        if not lowest:
+            self.d = self.times_first(gradient)
+            self.d_gram = self.d @ self.d.T
+        if self.second is not None:
+            self.second = self.second * gradient
 
-    def through(self, slope: Tensor) -> Tensor:
-        """A slope at `out`, or a change before it, on the other side of what is behind the linear layer."""
-        return slope if self.bend is None else slope * self.bend
+    def times_first(self, t: Tensor) -> Tensor:
+        """A gradient at `out` taken back to the linear output, or a tangent there taken forth to `out`."""
+        return t if self.first is None else t * self.first
 
 
-class _InExamples(Curvature):
+class _InExamples(HessianProducts):
     """Vectors are one tensor (N, C): the columns of the first layer's Q, then R and Q of each further one."""
 
     def __init__(self, problem: Bilevel, stack: list[nn.Module]) -> None:
@@ -114,59 +112,60 @@ class _InExamples(Curvature):
         self.logits = last.view(*problem.x.shape[:-1], last.shape[1]).requires_grad_()
         with torch.enable_grad():
             inner = problem.inner(self.logits)
-            (self.slopes,) = pulled([inner], [inner.new_ones(())], [self.logits], differentiable=True)
+            (self.gradient,) = vjp([inner], [inner.new_ones(())], [self.logits], create_graph=True)
             outer = problem.outer(self.logits)
-        refuse_once_only([self.slopes])
-        slope, *self.explicit = pulled([outer], [outer.new_ones(())], [self.logits, *self.phi])
+        refuse_once_differentiable([self.gradient])
+        self.loss = outer.detach()
+        of_outer, *self.explicit = vjp([outer], [outer.new_ones(())], [self.logits, *self.phi])
         with torch.no_grad():
-            for layer, received in self._backwards(self.slopes.detach()):
-                layer.receive(received, first=layer is self.layers[0])
-            self.slope = [self._pulled_back(slope)]
-            met = torch.empty_like(self.slope[0])
-            self.met, self.met_parts = met.view(-1), self._parts(met)
+            for layer, received in self._backpropagated(self.gradient.detach()):
+                layer.receive(received, lowest=layer is self.layers[0])
+            self.v = [self._weight_gradient(of_outer)]
+            contracted = torch.empty_like(self.v[0])
+            self.contracted, self.contracted_parts = contracted.view(-1), self._parts(contracted)
         self.last: tuple[Tensor, int] | None = None
 
     def product(self, z: Vector) -> Vector:
         (vector,) = z
-        self._meet(vector)
-        out, met = torch.empty_like(vector), self.met_parts
+        self._contract(vector)
+        out, contracted = torch.empty_like(vector), self.contracted_parts
         parts = self._parts(out)
-        changes = self._along(parts)
-        q = self._rows(_pulled(self.slopes, self._shaped(changes[-1]), [self.logits])[0])
+        tangents = self._tangents(parts)
+        q = self._rows(self._vjp(tangents[-1], [self.logits])[0])
         for depth in range(len(self.layers) - 1, -1, -1):
             layer, place = self.layers[depth], parts[2 * depth]
-            if layer.bend is None or layer.turn is None:
+            if layer.first is None or layer.second is None:
                 place.copy_(q)
             else:
-                torch.mul(q, layer.bend, out=place).addcmul_(layer.turn, changes[depth])
+                torch.mul(q, layer.first, out=place).addcmul_(layer.second, tangents[depth])
             if depth:
-                q = torch.addmm(met[2 * depth - 1], place, layer.weight)
+                q = torch.addmm(contracted[2 * depth - 1], place, layer.weight)
         return [out]
 
     def cross(self, w: Vector) -> list[Tensor]:
         (vector,) = w
-        self._meet(vector)
-        changes = self._along(self._parts(torch.empty_like(vector)))
-        return _pulled(self.slopes, self._shaped(changes[-1]), self.phi)
+        self._contract(vector)
+        tangents = self._tangents(self._parts(torch.empty_like(vector)))
+        return self._vjp(tangents[-1], self.phi)
 
     def dot(self, a: Vector, b: Vector) -> Tensor:
         """Sum over layers of <Q, V h> + <R, V^T d>, V being what the other vector stands for."""
-        self._meet(a[0])
-        return torch.dot(self.met, b[0].view(-1))
+        self._contract(a[0])
+        return torch.dot(self.contracted, b[0].view(-1))
 
-    def _backwards(self, slope: Tensor) -> Iterator[tuple[_Layer, Tensor]]:
-        """Slopes of a loss at what each layer gives, from the last to the first; the first is given."""
-        slope = self._rows(slope)
+    def _backpropagated(self, gradient: Tensor) -> Iterator[tuple[_Layer, Tensor]]:
+        """The gradient of a loss at the output of each layer, from the last, where it is given, down."""
+        gradient = self._rows(gradient)
         for layer in reversed(self.layers):
-            yield layer, slope
+            yield layer, gradient
             if layer is not self.layers[0]:
-                slope = layer.through(slope) @ layer.weight
+                gradient = layer.times_first(gradient) @ layer.weight
 
-    def _pulled_back(self, slope: Tensor) -> Tensor:
-        """The gradient in the weights of a loss with this slope at the logits: R is 0."""
+    def _weight_gradient(self, gradient: Tensor) -> Tensor:
+        """The gradient in the weights of a loss with this gradient in the logits: R is 0."""
         columns: list[Tensor] = []
-        for layer, received in self._backwards(slope):
-            q = layer.through(received)
+        for layer, received in self._backpropagated(gradient):
+            q = layer.times_first(received)
             columns[:0] = [q] if layer is self.layers[0] else [torch.zeros_like(layer.h), q]
         self.sizes = [part.shape[1] for part in columns]
         return torch.cat(columns, 1)
@@ -175,46 +174,43 @@ class _InExamples(Curvature):
         """Views of the columns: Q of layer 0, R of 1, Q of 1, R of 2 ..."""
         return torch.split_with_sizes(vector, self.sizes, 1)  # Tensor.split takes three times as long
 
-    def _meet(self, vector: Tensor) -> None:
+    def _contract(self, vector: Tensor) -> None:
         """Put h V^T in the place of Q and d V in that of R, V = Q^T h + d^T R, unless it is there."""
         if self.last is not None and self.last[0] is vector and self.last[1] == vector._version:
             return
-        parts, places = self._parts(vector), self.met_parts
+        parts, places = self._parts(vector), self.contracted_parts
         torch.mm(self.layers[0].gram, parts[0], out=places[0])
         for depth, layer in enumerate(self.layers[1:], 1):
             r, q = parts[2 * depth - 1 : 2 * depth + 1]
-            torch.mm(layer.slope_gram, r, out=places[2 * depth - 1]).addmm_(layer.d @ q.T, layer.h)
+            torch.mm(layer.d_gram, r, out=places[2 * depth - 1]).addmm_(layer.d @ q.T, layer.h)
             torch.mm(layer.gram, q, out=places[2 * depth]).addmm_(layer.h @ r.T, layer.d)
         self.last = vector, vector._version
 
-    def _along(self, places: Sequence[Tensor]) -> list[Tensor]:
-        """How preactivations change along a vector that was met, then logits.
+    def _tangents(self, places: Sequence[Tensor]) -> list[Tensor]:
+        """Tangents of preactivations along the vector last contracted, then of logits.
 
-        The places of R get the inputs' changes.
+        The places of R get the tangents of inputs.
         """
-        met = self.met_parts
-        changes = [met[0]]
+        contracted = self.contracted_parts
+        tangents = [contracted[0]]
         for depth, (before, layer) in enumerate(pairwise(self.layers), 1):
             r = places[2 * depth - 1]
-            if before.bend is None:
-                r.copy_(changes[-1])
+            if before.first is None:
+                r.copy_(tangents[-1])
             else:
-                torch.mul(changes[-1], before.bend, out=r)
-            changes.append(torch.addmm(met[2 * depth], r, layer.forth))
-        return [*changes, self.layers[-1].through(changes[-1])]
+                torch.mul(tangents[-1], before.first, out=r)
+            tangents.append(torch.addmm(contracted[2 * depth], r, layer.transposed))
+        return [*tangents, self.layers[-1].times_first(tangents[-1])]
 
-    def _shaped(self, change: Tensor) -> Tensor:
-        """A change (N, L) in the shape of the logits."""
-        return change if self.logits.ndim == 2 else change.view(self.logits.shape)
+    def _vjp(self, tangent: Tensor, by: Sequence[Tensor]) -> list[Tensor]:
+        """The gradient of <tangent (N, L) of the logits, gradient of the inner loss there>."""
+        if not self.gradient.requires_grad:
+            return vjp((), (), by)
+        return vjp([self.gradient], [tangent.view(self.logits.shape)], by)
 
     def _rows(self, of_logits: Tensor) -> Tensor:
         """What has the shape of the logits as (N, L)."""
         return of_logits if of_logits.ndim == 2 else of_logits.reshape(-1, of_logits.shape[-1])
-
-
-def _pulled(slopes: Tensor, change: Tensor, by: Sequence[Tensor]) -> list[Tensor]:
-    """The gradient of <change of the logits, slope of the inner loss there>."""
-    return pulled([slopes], [change], by) if slopes.requires_grad else pulled((), (), by)
 
 
 def _stack(module: nn.Module, name: str) -> Iterator[tuple[str, nn.Module]]:
@@ -234,7 +230,7 @@ def _stack(module: nn.Module, name: str) -> Iterator[tuple[str, nn.Module]]:
         raise ValueError(
             "Dual is for stacks of linear layers and activations without hooks, and "
             f"'{name or 'the net'}' is of type {type(module).__name__}. Take "
-            "inference.bilevel.Exact(), or FiniteDifference() for what can be derived only once."
+            "inference.bilevel.Exact(), or FiniteDifference() for what has no second derivative."
         )
 
 
@@ -275,13 +271,13 @@ def _derivatives(module: nn.Module, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return x * mask, mask, torch.zeros_like(x)
     if isinstance(module, nn.Softplus):
         scaled = x * module.beta
-        bend = torch.sigmoid(scaled).masked_fill_(scaled > module.threshold, 1.0)
-        return module(x), bend, torch.addcmul(bend, bend, bend, value=-1).mul_(module.beta)
+        first = torch.sigmoid(scaled).masked_fill_(scaled > module.threshold, 1.0)
+        return module(x), first, torch.addcmul(first, first, first, value=-1).mul_(module.beta)
     with torch.enable_grad():
         x = x.detach().requires_grad_()
         out = module(x.clone())  # it may work in place
-        (bend,) = torch.autograd.grad(out.sum(), x, create_graph=True)
-        turn = torch.zeros_like(x)
-        if bend.requires_grad:
-            (turn,) = torch.autograd.grad(bend.sum(), x, materialize_grads=True)
-    return out.detach(), bend.detach(), turn
+        (first,) = torch.autograd.grad(out.sum(), x, create_graph=True)
+        second = torch.zeros_like(x)
+        if first.requires_grad:
+            (second,) = torch.autograd.grad(first.sum(), x, materialize_grads=True)
+    return out.detach(), first.detach(), second

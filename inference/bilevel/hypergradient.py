@@ -1,36 +1,231 @@
-"""The gradient of a loss at the end of a minimisation, in what was held fixed there.   [Implicit §3]
+"""The gradient of an energy's loss through the minimum that a task-net trains to.   [Implicit §3]
 
-theta, the task-net, minimises an inner loss that depends on phi, the energy. By the implicit function theorem
+theta, the task-net, minimises inner(theta, phi); phi, the energy, minimises outer(theta*(phi), phi). By the
+implicit function theorem
 
-    d outer / dphi = grad_phi outer - grad_phi <w, grad_theta inner>,  w = H^-1 grad_theta outer,
+    d outer / dphi = grad_phi outer - grad_phi <w, grad_theta inner>,  w = H^-1 grad_theta outer,    [eq. 4]
 
-the explicit gradient less the implicit one. A problem says what the losses are, products how H z is computed,
-a solver how w is found from products.
+the explicit gradient less the implicit one, with H = d2 inner / dtheta2. Below, in this order: the problem,
+products with H, the Neumann series that finds w from them, the gradient, and the outer step of training.
+
+A vector is a list of tensors; those of theta have its shapes.
 """
 
 import math
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Bool, Float
-from torch import Tensor
+from torch import Tensor, nn
 
-from inference.bilevel.products import Bilevel, Products, explicit_gradient
-from inference.bilevel.solvers import Dropped, Solver
-from inference.linear import check_divisor
+from inference.bilevel.derivatives import refuse_once_differentiable, vjp
+from inference.bilevel.reasons import why_stopped
+from inference.linear import SLACK, Dot, Product, Solution, Vector, check_divisor, damped, dot, neumann
 
+Loss = Callable[[Tensor], Tensor]
 Reduce = Callable[[list[Tensor]], list[Tensor]]
+
+MARGIN = 1.1  # of the divisor over the curvature that power iterations find, which is below the largest
+
+
+@dataclass(frozen=True)
+class Bilevel:
+    """A task-net under two losses of its logits; phi is what they depend on besides.   [Implicit eqs. 4-6]
+
+    theta are the parameters of `net` that ask for gradients. The losses close over what else they need: the
+    energy, the truth, a mask. The net is asked as it stands, dropout included; batch norm belongs in eval
+    mode. Where losses draw random numbers of their own, such as an energy's dropout, all products at a point
+    meet the same ones; `Exact` draws others for the outer loss, `FiniteDifference` the same.
+    """
+
+    net: nn.Module
+    x: Any
+    inner: Loss
+    outer: Loss
+    phi: Sequence[nn.Parameter]
+
+    def check(self) -> None:
+        """Refuse a phi that no gradient can be asked for.
+
+        Raises:
+            ValueError: it is empty or holds one that is fixed.
+        """
+        if not self.phi:
+            raise ValueError("phi is empty: there is nothing whose gradient could be asked for.")
+        if not all(p.requires_grad for p in self.phi):
+            raise ValueError(
+                "phi holds a parameter that requires no grad: leave it out, or call requires_grad_()."
+            )
+
+    def theta(self) -> list[nn.Parameter]:
+        """The parameters that the inner loss trains.
+
+        Raises:
+            ValueError: there are none, or as `check` does.
+        """
+        self.check()
+        found = [p for p in self.net.parameters() if p.requires_grad]
+        if not found:
+            raise ValueError(
+                f"{type(self.net).__name__} has no parameter that requires grad: nothing to differentiate by."
+            )
+        return found
+
+
+class HessianProducts(ABC):
+    """At one point (theta, phi): gradients of the outer loss, products with second derivatives of the inner.
+
+    `loss` is outer, `explicit` is grad_phi outer, `v` is grad_theta outer.
+    """
+
+    loss: Tensor
+    explicit: list[Tensor]
+    v: Vector
+
+    @abstractmethod
+    def product(self, z: Vector) -> Vector:
+        """H z = grad_theta <z, grad_theta inner>."""
+
+    @abstractmethod
+    def cross(self, w: Vector) -> list[Tensor]:
+        """grad_phi <w, grad_theta inner>."""
+
+    def dot(self, a: Vector, b: Vector) -> Tensor:
+        """The inner product of what two vectors stand for."""
+        return dot(a, b)
+
+    def draw(self, generator: torch.Generator) -> Vector:
+        """A random vector; drawn on the CPU, so that all devices draw the same."""
+        return [torch.randn(t.shape, generator=generator, dtype=t.dtype).to(t.device) for t in self.v]
+
+
+class Products(ABC):
+    """How second derivatives are computed."""
+
+    @abstractmethod
+    def at(self, problem: Bilevel, *, shared: bool = False) -> HessianProducts:
+        """The products where the parameters stand. `shared`: vectors are averaged over processes."""
+
+
+@dataclass(frozen=True)
+class Exact(Products):
+    """Double backward. One graph is kept for all products.
+
+    Raises, at the first use:
+        ValueError: the net or the loss uses an operation that has no second derivative.
+    """
+
+    def at(self, problem: Bilevel, *, shared: bool = False) -> HessianProducts:
+        """Runs the net once, and both losses."""
+        return _DoubleBackward(problem)
+
+
+class _DoubleBackward(HessianProducts):
+    """The gradient of the inner loss, with the graph it came by."""
+
+    def __init__(self, problem: Bilevel) -> None:
+        self.theta, self.phi = problem.theta(), list(problem.phi)
+        with torch.enable_grad():
+            logits = problem.net(problem.x)
+            gradient = torch.autograd.grad(
+                problem.inner(logits), self.theta, create_graph=True, materialize_grads=True
+            )
+            outer = problem.outer(logits)
+        refuse_once_differentiable(gradient)
+        self.gradient = gradient
+        self.loss, self.v, self.explicit = outer_gradients(outer, self.theta, self.phi)
+
+    def product(self, z: Vector) -> Vector:
+        return self._vjp(z, self.theta)
+
+    def cross(self, w: Vector) -> list[Tensor]:
+        return self._vjp(w, self.phi)
+
+    def _vjp(self, z: Vector, by: Sequence[Tensor]) -> list[Tensor]:
+        """The gradient of <z, gradient>; a part of the gradient that is constant adds none."""
+        varying = [(g, t) for g, t in zip(self.gradient, z, strict=True) if g.requires_grad]
+        outputs, weights = zip(*varying, strict=True) if varying else ((), ())
+        return vjp(outputs, weights, by)
+
+
+def outer_gradients(
+    outer: Tensor, theta: Sequence[Tensor], phi: Sequence[Tensor]
+) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+    """The value of the outer loss, grad_theta and grad_phi; the graph is kept."""
+    found = torch.autograd.grad(outer, [*theta, *phi], retain_graph=True, materialize_grads=True)
+    return outer.detach(), list(found[: len(theta)]), list(found[len(theta) :])
+
+
+class Solver(ABC):
+    """How w = (H + damping I)^-1 v is found, or what is taken for it.
+
+    `uses_hessian`: whether there is an implicit gradient at all.
+    """
+
+    uses_hessian: ClassVar[bool] = True
+
+    @abstractmethod
+    def __call__(
+        self, product: Product, v: Vector, *, divisor: float | Tensor, damping: float | Tensor, dot: Dot
+    ) -> Solution:
+        """w, and how it was found."""
+
+
+@dataclass(frozen=True)
+class Neumann(Solver):
+    """A power series of K = `terms` products: w = (1/c) sum_{i<=K} (I - H/c)^i v.   [Implicit §3, appendix]
+
+    z_0 = a_0 = v;  z_{i+1} = z_i - H z_i / c;  a_{i+1} = a_i + z_{i+1};  w = a_K / c, with the divisor c and
+    the damping in H. It ends before a term that is longer than the one before it; see `linear.neumann`, which
+    is the same without a look at a number on the way.
+    """
+
+    terms: int = 5
+
+    def __post_init__(self) -> None:
+        if self.terms < 0:
+            raise ValueError(f"Neumann(terms={self.terms}): a series has 0 products or more.")
+
+    def __call__(
+        self, product: Product, v: Vector, *, divisor: float | Tensor, damping: float | Tensor, dot: Dot
+    ) -> Solution:
+        """The sum; on a CPU, where it costs nothing to look at a number, by this loop."""
+        size = dot(v, v)
+        if size.ndim or size.device.type != "cpu":
+            return neumann(product, v, terms=self.terms, divisor=divisor, damping=damping, dot=dot)
+        c, first = float(divisor), float(size)
+        z, a, last = v, [t.clone() for t in v], first
+        usable = torch.finfo(size.dtype).tiny <= c < math.inf
+        diverged, curvature = not (first < math.inf and usable), 0.0
+        for _ in range(0 if diverged else self.terms):
+            after = list(torch._foreach_add(z, damped(product(z), z, damping), alpha=-1 / c))
+            before, last = last, float(dot(after, after))
+            if not last <= SLACK**2 * before:
+                diverged = True
+                if 0 < before and last < math.inf:
+                    growth = math.sqrt(last / before)
+                    curvature = c * (1 + growth if float(dot(after, z)) < 0 else 1 - growth)
+                break
+            torch._foreach_add_(a, after)
+            z = after
+        known = last < math.inf and usable
+        w = [t.mul_(1 / c) if known else torch.zeros_like(t) for t in a]
+        left = math.sqrt(last / first) if first else 0.0
+        return Solution(w, torch.tensor(diverged), size.new_tensor(curvature), size.new_tensor(left))
 
 
 @dataclass(frozen=True)
 class Hypergradient:
     """The total gradient in two parts, a tensor for each of phi, and how the second was found.
 
-    `diverged` and `curvature` are those of `linear.Solution`, of H with its damping; `why_diverged` puts them
-    into words.
+    `loss` is the outer one. `diverged` and `curvature` are those of `linear.Solution`, of H with its damping;
+    `why_stopped` puts them into words.
     """
 
+    loss: Float[Tensor, ""]
     explicit: list[Tensor]
     implicit: list[Tensor]
     diverged: Bool[Tensor, ""]
@@ -64,21 +259,27 @@ def hypergradient(
     if not isinstance(damping, Tensor) and not 0 <= damping < math.inf:
         raise ValueError(f"the damping of H is {damping}: take a finite number, 0 or more.")
     mean = reduce or _as_it_is
-    if isinstance(solver, Dropped):
-        explicit = mean(explicit_gradient(problem))
-        none = problem.x.new_zeros((), dtype=explicit[0].dtype)
-        return Hypergradient(explicit, [torch.zeros_like(t) for t in explicit], none.bool(), none, divisor)
+    if not solver.uses_hessian:
+        return _explicit_alone(problem, mean, divisor)
     here = products.at(problem, shared=reduce is not None)
     with torch.no_grad():
         found = solver(
-            lambda z: mean(here.product(z)),
-            mean(here.slope),
-            divisor=divisor,
-            damping=damping,
-            dot=here.dot,
+            lambda z: mean(here.product(z)), mean(here.v), divisor=divisor, damping=damping, dot=here.dot
         )
         explicit, implicit = mean(here.explicit), mean(here.cross(found.x))
-    return Hypergradient(explicit, implicit, found.diverged, found.curvature, divisor)
+    return Hypergradient(here.loss, explicit, implicit, found.diverged, found.curvature, divisor)
+
+
+def _explicit_alone(problem: Bilevel, mean: Reduce, divisor: float | Tensor) -> Hypergradient:
+    """grad_phi outer with theta held fixed, and 0; the inner loss is not looked at."""
+    problem.theta()
+    with torch.no_grad():
+        logits = problem.net(problem.x)
+    with torch.enable_grad():
+        loss, _, explicit = outer_gradients(problem.outer(logits), [], list(problem.phi))
+    explicit = mean(explicit)
+    none = explicit[0].new_zeros(())
+    return Hypergradient(loss, explicit, [torch.zeros_like(t) for t in explicit], none.bool(), none, divisor)
 
 
 def largest_curvature(
@@ -115,29 +316,42 @@ def largest_curvature(
     return size
 
 
-def why_diverged(found: Hypergradient) -> str:
-    """What stopped the solver, and what to change; waits for the device.
+class OuterStep(nn.Module):
+    """The hypergradient of one batch after another, with a divisor that is kept between them.
 
-    Raises:
-        ValueError: nothing stopped it.
+    The divisor is 1.1 times the largest curvature known, at least 1. Every `refresh` steps ten power
+    iterations measure it; between them a series that grows shows where it is larger. `damping` times the
+    divisor is added to the diagonal of H.
     """
-    if not bool(found.diverged):
-        raise ValueError("the hypergradient did not diverge: ask where `diverged` is true.")
-    curvature, divisor = float(found.curvature), float(found.divisor)
-    if curvature > 0:
-        return (
-            f"the series grew at divisor {divisor:.4g}: H with its damping has a curvature of "
-            f"{curvature:.4g} or more. Take a divisor as large."
+
+    divisor: Tensor
+
+    def __init__(self, solver: Solver, products: Products, *, damping: float, refresh: int) -> None:
+        super().__init__()
+        self.solver, self.products, self.damping, self.refresh = solver, products, damping, refresh
+        self.register_buffer("divisor", torch.ones(()))
+        self.stop: Tensor | None = None  # curvature and divisor where the solver last stopped early
+
+    def forward(
+        self, problem: Callable[[], Bilevel], index: int, reduce: Reduce | None = None
+    ) -> Hypergradient:
+        """The gradient of step `index`, counted from 0. `problem` states it anew, with draws of its own."""
+        if self.solver.uses_hessian and index % self.refresh == 0:
+            curvature = largest_curvature(problem(), self.products, iterations=10, reduce=reduce)
+            self.divisor.copy_((MARGIN * curvature).clamp_min(1))
+        c = self.divisor.clone()
+        found = hypergradient(
+            problem(), self.solver, self.products, divisor=c, damping=self.damping * c, reduce=reduce
         )
-    if curvature < 0:
-        return (
-            f"H with its damping has a negative curvature, {curvature:.4g} or less: take more damping, by "
-            f"more than {-curvature:.4g}."
-        )
-    return (
-        f"at divisor {divisor:.4g} a product with H, the outer gradient or the divisor itself is not a "
-        "number to go on with: look at the logits and the energy."
-    )
+        stop = torch.stack([found.curvature, c])
+        self.stop = stop if self.stop is None else torch.where(found.diverged, stop, self.stop)
+        self.divisor.copy_(torch.where(found.curvature > c, MARGIN * found.curvature, c))
+        return found
+
+    def why_stopped(self) -> str:
+        """Why the solver last stopped early, and what helps; waits for the device."""
+        assert self.stop is not None, "no step yet"
+        return why_stopped(*self.stop.tolist(), damping=self.damping)
 
 
 def _as_it_is(tensors: list[Tensor]) -> list[Tensor]:

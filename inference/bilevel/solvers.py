@@ -1,36 +1,23 @@
-"""How w = (H + damping I)^-1 v of a hypergradient is found from products H z.   [Implicit §3]"""
+"""Other ways than the Neumann series to find w = (H + damping I)^-1 v from products H z.   [Implicit §3]"""
 
 import math
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from inference.linear import Dot, Product, Solution, Vector, conjugate_gradient, damped, neumann
+from inference.bilevel.hypergradient import Neumann, Solver
+from inference.linear import Dot, Product, Solution, Vector, conjugate_gradient, damped
 
 LARGEST_SOLVE = 4096  # numbers of a vector, whose square is written out
-
-
-class Solver(ABC):
-    """How w = (H + damping I)^-1 v is found, or what is taken for it."""
-
-    @abstractmethod
-    def __call__(
-        self,
-        product: Product,
-        v: Vector,
-        *,
-        divisor: float | Tensor,
-        damping: float | Tensor,
-        dot: Dot,
-    ) -> Solution:
-        """w, and how it was found."""
 
 
 @dataclass(frozen=True)
 class Dropped(Solver):
     """No implicit term at all: the explicit gradient, which is InfNet+'s.   [Implicit §3, last paragraph]"""
+
+    uses_hessian: ClassVar[bool] = False
 
     def __call__(
         self, product: Product, v: Vector, *, divisor: float | Tensor, damping: float | Tensor, dot: Dot
@@ -41,23 +28,6 @@ class Dropped(Solver):
 
 
 @dataclass(frozen=True)
-class Neumann(Solver):
-    """A power series, `terms` products long.   [Implicit §3, appendix]"""
-
-    terms: int = 5
-
-    def __post_init__(self) -> None:
-        if self.terms < 0:
-            raise ValueError(f"Neumann(terms={self.terms}): a series has 0 products or more.")
-
-    def __call__(
-        self, product: Product, v: Vector, *, divisor: float | Tensor, damping: float | Tensor, dot: Dot
-    ) -> Solution:
-        """See `linear.neumann`."""
-        return neumann(product, v, terms=self.terms, divisor=divisor, damping=damping, dot=dot)
-
-
-@dataclass(frozen=True)
 class Identity(Solver):
     """w = v / c: the Hessian is taken for a multiple of the identity, no product is computed."""
 
@@ -65,7 +35,7 @@ class Identity(Solver):
         self, product: Product, v: Vector, *, divisor: float | Tensor, damping: float | Tensor, dot: Dot
     ) -> Solution:
         """A series of no terms."""
-        return neumann(product, v, terms=0, divisor=divisor, dot=dot)
+        return Neumann(0)(product, v, divisor=divisor, damping=damping, dot=dot)
 
 
 @dataclass(frozen=True)
@@ -111,7 +81,7 @@ class ExactSolve(Solver):
         if sum(sizes) > LARGEST_SOLVE:
             raise ValueError(
                 f"ExactSolve writes H out, {sum(sizes):,} columns here, and stops at {LARGEST_SOLVE:,}. Take "
-                "inference.bilevel.hypergradient.ConjugateGradient() or Neumann() as solver."
+                "inference.bilevel.ConjugateGradient() or Neumann() as solver."
             )
 
         def unflat(row: Tensor) -> Vector:

@@ -1,0 +1,75 @@
+"""Vector-Jacobian products of graphs that are kept, and what has no second derivative."""
+
+import re
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+# How torch words it that an operation has no second derivative, and the node that stands for one of ours
+ONLY_ONCE = re.compile(r"derivative for '?(?P<name>[\w:.]+)'? is not implemented")
+FORGOTTEN = "torch::autograd::Error"
+
+
+def vjp(
+    outputs: Sequence[Tensor],
+    weights: Sequence[Tensor],
+    by: Sequence[Tensor],
+    *,
+    create_graph: bool = False,
+) -> list[Tensor]:
+    """The gradient of <weights, outputs>, 0 where they do not depend on it; the graph is kept.
+
+    This asks the engine behind `torch.autograd.grad`, whose checks take 50 us a call: as long as a product
+    itself in a small net.
+
+    Raises:
+        ValueError: an operation has no second derivative.
+    """
+    if not outputs:
+        return [torch.zeros_like(p) for p in by]
+    engine = torch.autograd.Variable._execution_engine
+    try:
+        found = engine.run_backward(
+            tuple(outputs),
+            tuple(weights),
+            True,
+            create_graph,
+            tuple(by),
+            allow_unreachable=True,
+            accumulate_grad=False,
+        )
+    except RuntimeError as error:
+        once = ONLY_ONCE.search(str(error))
+        if not once:
+            raise
+        raise ValueError(_no_second_derivative(once["name"])) from error
+    return [torch.zeros_like(p) if g is None else g for g, p in zip(found, by, strict=True)]
+
+
+def refuse_once_differentiable(gradients: Sequence[Tensor]) -> None:
+    """Look through the graph of a gradient for what was marked `once_differentiable`.
+
+    torch complains only where such an error node is on the way to what is differentiated by. It is not: the
+    function forgets what its gradient depends on, and its part of a product would be missing without a word.
+
+    Raises:
+        ValueError: there is such a function.
+    """
+    nodes = [g.grad_fn for g in gradients if g.grad_fn is not None]
+    seen = set(nodes)
+    while nodes:
+        node = nodes.pop()
+        if node.name() == FORGOTTEN:
+            raise ValueError(_no_second_derivative("a custom autograd function"))
+        for before, _ in node.next_functions:
+            if before is not None and before not in seen:
+                seen.add(before)
+                nodes.append(before)
+
+
+def _no_second_derivative(name: str) -> str:
+    return (
+        f"{name} has no second derivative, so there is no exact product with the Hessian of the inner loss. "
+        "Take inference.bilevel.FiniteDifference() for products."
+    )
