@@ -98,12 +98,12 @@ def test_a_reader_opens_few_files_from_the_training_step_to_the_last_formula(pat
 
 
 @pytest.mark.parametrize("path", MOST)
-def test_each_step_of_a_path_is_called_by_one_before_it_or_chosen_by_a_config(path: str) -> None:
+def test_each_step_of_a_path_is_named_by_one_before_it_or_by_a_config(path: str) -> None:
     steps = re.findall(NAME, PATHS[path])
     scheme = steps[0][1].split(".")[0]
     configs = re.findall(r"`(conf/[\w/.]+)`", PATHS[path])
     chosen = "".join((ROOT / name).read_text() for name in configs)
-    read = ""
+    read = (ROOT / steps[0][0]).read_text()
     for before, (_, name) in pairwise(steps):
         read += source(*before)
         owner, _, last = name.rpartition(".")
