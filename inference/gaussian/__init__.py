@@ -11,7 +11,7 @@ from energies.gaussian import GaussianPotentials
 
 
 def mode(p: GaussianPotentials) -> Float[Tensor, "B *N M"]:
-    """s* = argmax_s F(s), the solution of (W + lambda I) s = U; 0 where masked.   [Scaling eq. 10]
+    """s* = argmax_s F(s), the solution of (W + lambda I) s = U; 0 where masked.   [Scaling eq. 12]
 
     The system of N M equations is written out and solved; gradients reach U and A. Its size in memory is
     B (N M)^2 numbers.

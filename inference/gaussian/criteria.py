@@ -15,7 +15,7 @@ from inference.base import Criterion
 
 @dataclass(frozen=True)
 class CrossEntropy(Criterion[GaussianPotentials]):
-    """Mean over positions of -log softmax(s*)_gold, for the point s* of highest score.   [Scaling eqs. 5, 10]
+    """Mean over positions of -log softmax(s*)_gold, for the point s* of highest score.   [Scaling eqs. 5, 14]
 
     The marginals are softmax(s*), and their argmax is the answer. Where the largest eigenvalue of K is above
     `share` of the ridge, the embeddings are scaled down to it: the system stays definite.
