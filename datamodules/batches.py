@@ -85,7 +85,8 @@ class Batches:
             raise DataMismatch(
                 f"A pool of {pool} batches: give 1, or a larger number for sentences in a drawn order."
             )
-        self.inputs, self.y, self.mask, self.observed, self.pool = inputs, y, mask, observed, pool
+        self.inputs: Any = inputs
+        self.y, self.mask, self.observed, self.pool = y, mask, observed, pool
         self.lengths = None if mask is None else lengths_of(mask)
         self.batch_size, self.seed = batch_size, seed
         self.rank, self.world_size = rank, world_size

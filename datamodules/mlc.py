@@ -1,4 +1,4 @@
-"""Multi-label classification from ARFF files: the sets of the registry, or a user's own.
+"""Multi-label classification from ARFF or svmlight files: the sets of the registry, or a user's own.
 
 Shapes: N rows, D features, L labels.
 """
@@ -14,10 +14,12 @@ from datamodules.base import DeviceData, Split
 from datamodules.encode import ENCODINGS, Filler, Matrix, dense
 from datamodules.errors import DataMismatch, DataNotFound
 from datamodules.readers.arff import ROOT_LABEL, ArffTable, read_arff
+from datamodules.readers.svmlight import read_svmlight
 from datamodules.registry import DataSet, data_set
 from datamodules.sources import Sources, unpack
 from datamodules.splits import PARTS, Rows, by_files, by_folds, fold_files, read_fold_table
 from datamodules.wanted import described
+from networks.inputs import SparseRows
 
 SCALES = {
     "none": (None, "train"),
@@ -35,7 +37,7 @@ class MultiLabelData(DeviceData):
         num_features: D as the network gets it, after encoding.
         num_labels: L.
         name: a set of the registry; with `train`, any name.
-        train: a user's own ARFF file (.xz and .gz too) instead of a set of the registry.
+        train: a user's own ARFF or .svm file (.xz and .gz too) instead of a set of the registry.
         validation: goes with `train`; left out, a share of the training rows.
         test: goes with `train`; left out, a share of the training rows.
         split: `folds10`: ten folds, six to train, two to validate, two to test. `files`: as the files
@@ -51,6 +53,8 @@ class MultiLabelData(DeviceData):
         batch_size: rows of a training batch.
         eval_batch_size: rows of a validation or test batch.
         seed: draws the order of the training rows, with the epoch.
+        sparse: keep the features sparse, as the files have them; takes `scale: none` and no missing values.
+        subset: of a set that is several, the number of the one that is read.
         observed_share: the share of training answers that are known, drawn with the seed; left out, all.
         folder: where data is kept; left out, DATA_DIR or data/.
         mirror: a folder to read data from; left out, DATA_MIRROR or ../shared/data. Empty: none.
@@ -76,6 +80,8 @@ class MultiLabelData(DeviceData):
         eval_batch_size: int = 4096,
         seed: int = 0,
         observed_share: float | None = None,
+        sparse: bool | None = None,
+        subset: int | None = None,
         folder: str | None = None,
         mirror: str | None = None,
     ) -> None:
@@ -88,6 +94,7 @@ class MultiLabelData(DeviceData):
         self.split, self.fold_folder = split, Path(fold_folder) if fold_folder else None
         self.share, self.split_seed = share, split_seed
         self.encoding, self.scale, self.keep_root = encoding, scale, keep_root
+        self.sparse, self.subset = sparse, subset
         self.sources = Sources(folder, mirror)
         if num_features < 1 or num_labels < 1:
             self.load()  # which says how many there are
@@ -123,6 +130,12 @@ class MultiLabelData(DeviceData):
         x, y = ENCODINGS[self.encoding](table.x, table.features), table.y[:, keep]
         self._check_sizes(x.shape[1], y.shape[1])
         rows = {part: index[y[index].any(1)] for part, index in rows.items()}
+        if self.sparse:
+            whole = self._sparse(x)
+            return {
+                part: Split(whole.rows(torch.from_numpy(index)), torch.from_numpy(y[index]))
+                for part, index in rows.items()
+            }
         kind, fitted = SCALES[self.scale]
         fill = Filler(x if fitted == "all" else x[rows["train"]], scale=kind)
         return {
@@ -133,7 +146,17 @@ class MultiLabelData(DeviceData):
     def _registered(self) -> DataSet:
         if self.dataset is None:
             raise DataNotFound("No data is named. Give an ARFF file:  --data.train my-train.arff")
-        return data_set(self.dataset)
+        data = data_set(self.dataset)
+        if self.subset is None:
+            return data
+        part = self._subset()
+        if part not in data.files:
+            raise DataNotFound(f"{data.name} has no subset {self.subset}. Correct the number.")
+        return data.only(part)
+
+    def _subset(self) -> str:
+        """Under what the registry has the subset: the first is its file for training."""
+        return "train" if self.subset == 1 else f"subset{self.subset}"
 
     def _own_files(self) -> dict[str, Path]:
         paths = {part: Path(path) for part, path in self.own.items()}
@@ -152,6 +175,8 @@ class MultiLabelData(DeviceData):
         else:
             data = self._registered()
             files = {part: data.files[part] for part in PARTS if part in data.files}
+            if self.subset is not None:
+                files = {"train": data.files[self._subset()]}
             contents = {file.name: self.sources.read(data, file) for file in files.values()}
             lengths_of = {part: file.name for part, file in files.items()}
         tables = {file: self._read(file, content) for file, content in contents.items()}
@@ -181,8 +206,23 @@ class MultiLabelData(DeviceData):
 
     def _read(self, name: str, content: bytes) -> ArffTable:
         self.noted(name, content)
+        if Path(name.removesuffix(".xz").removesuffix(".gz")).suffix == ".svm":
+            return read_svmlight(
+                content, where=name, num_features=self.num_features, num_labels=self.num_labels
+            )
         published = not self.own and not self.fold_folder
         return read_arff(content, where=name, num_labels=max(self.num_labels, 0), repeats=published)
+
+    def _sparse(self, x: Matrix) -> SparseRows:
+        """The features of all rows; only those that nothing has to be done to can stay sparse."""
+        if not isinstance(x, csr_array) or self.scale != "none" or np.isnan(x.data).any():
+            raise DataMismatch(
+                f"{self.dataset} cannot stay sparse: that takes features stored sparsely, numeric or "
+                "encoded as released, none missing, and scale: none. Set these, or leave out --data.sparse."
+            )
+        x.sort_indices()
+        values, columns, offsets = (torch.from_numpy(part) for part in (x.data, x.indices, x.indptr))
+        return SparseRows(values, columns.long(), offsets.long(), x.shape[1])
 
     def _check_sizes(self, num_features: int, num_labels: int) -> None:
         found, told = (num_features, num_labels), (self.num_features, self.num_labels)

@@ -26,6 +26,7 @@ from lightning_modules.infnet import InfNet
 from lightning_modules.metrics.sequence import SequenceScores
 from losses.joint import Compound
 from networks.bilstm import BiLSTM, Tagger
+from networks.inputs import Sequences
 from networks.mlp import StackedHead
 from networks.words import WordFeatures
 from scripts.benchmark_training import trainer
@@ -46,7 +47,7 @@ def tweets() -> Batches:
     mask = torch.arange(LONGEST) < lengths.unsqueeze(1)
     x = torch.randint(2, WORDS, (TWEETS, LONGEST, 1), generator=draw) * mask.unsqueeze(-1)
     y = nn.functional.one_hot(torch.randint(TAGS, mask.shape, generator=draw), TAGS) * mask.unsqueeze(-1)
-    return Batches(x, y, mask=mask, batch_size=BATCH, seed=0, pool=20)
+    return Batches(Sequences(x, mask), y, batch_size=BATCH, seed=0, pool=20)
 
 
 def features() -> BiLSTM:

@@ -36,6 +36,7 @@ from lightning_modules.metrics.sequence import SequenceScores
 from lightning_modules.seal_dynamic import SealDynamic
 from losses.objectives import Guesses, NCERanking
 from losses.task import EnergyAndSupervision
+from networks.inputs import Sequences
 from networks.lenet import LeNet
 from networks.mlp import LabelMLP
 from scripts.timing import show, side_by_side
@@ -266,7 +267,7 @@ def words() -> Batches:
     pictures = torch.rand(26, 16, 8, generator=draw) < 0.3
     x = (pictures[y] ^ (torch.rand(WORDS, LONGEST, 16, 8, generator=draw) < 0.1)).to(torch.uint8)
     y = nn.functional.one_hot(y, 26) * mask.unsqueeze(-1)
-    return Batches(x * mask.view(*mask.shape, 1, 1), y, mask=mask, batch_size=32, seed=0)
+    return Batches(Sequences(x, mask), y, batch_size=32, seed=0)
 
 
 def chains() -> dict[str, dict[str, float]]:

@@ -365,3 +365,27 @@ def test_generated_labels_depend_on_each_other_beyond_their_inputs() -> None:
 def test_a_batch_of_nothing_is_refused(option: str) -> None:
     with pytest.raises(DataMismatch, match=f"^{option} is 0: take 1 or more"):
         MultiLabelData(9, 3, **{option: 0})
+
+
+@pytest.mark.parametrize(
+    ("subset", "num_values", "cardinality"),
+    [(1, 77.2, 2.880), (2, 77.1, 2.634), (3, 77.9, 2.614), (4, 77.5, 2.484), (5, 77.0, 2.642)],
+)
+def test_a_subset_of_rcv1_has_its_published_counts(
+    subset: int, num_values: float, cardinality: float
+) -> None:
+    data = configured("rcv1", subset=subset)
+    data.setup()
+    parts = data.splits.values()
+    assert [len(split.inputs) for split in parts] == [3600, 1200, 1200]
+    assert all(split.inputs.num_columns == 47_236 and split.y.shape[1] == 101 for split in parts)
+    assert sum(len(split.inputs.values) for split in parts) / 6000 == pytest.approx(num_values, abs=0.051)
+    assert sum(int(split.y.sum()) for split in parts) / 6000 == pytest.approx(cardinality, abs=6e-4)
+    batch = next(iter(data.train_dataloader()))
+    assert len(batch.inputs) == 32 and batch.inputs.values.dtype == torch.float32
+    assert [*data.checksums.values()] == [data_sets()["rcv1"].files[data._subset()].sha256]
+
+
+def test_a_subset_that_is_not_there_is_refused() -> None:
+    with pytest.raises(DataNotFound, match="rcv1 has no subset 6"):
+        MultiLabelData(47_236, 101, name="rcv1", subset=6).prepare_data()

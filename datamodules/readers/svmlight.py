@@ -1,0 +1,66 @@
+"""Multi-label svmlight files: a line has the labels `3,17`, then `column:value` for what is not 0.
+
+Shapes: N rows, D features, L labels.
+"""
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from datamodules.errors import FormatError, quoted
+from datamodules.readers.arff import ArffTable
+from datamodules.readers.arff_header import Attribute
+
+
+def read_svmlight(content: bytes, *, where: str, num_features: int, num_labels: int) -> ArffTable:
+    """Features x (N, D) float32, sparse, and label sets y (N, L); columns count from 1, labels from 0.
+
+    Raises:
+        FormatError: with the line, where it has another form, a column or a label beyond the sizes given, or
+            columns that do not ascend.
+    """
+    lines = content.decode("utf-8", errors="replace").splitlines()
+    y = np.zeros((len(lines), num_labels), np.uint8)
+    values: list[float] = []
+    columns: list[int] = []
+    ends = [0]
+    for row, line in enumerate(lines):
+        try:
+            labels, cells = _parsed(line, num_features, num_labels)
+        except ValueError as error:
+            raise FormatError(
+                f"{where}, line {row + 1}: {quoted(line)} has to be labels from 0 to {num_labels - 1}, then "
+                f"column:value with columns that ascend from 1 to {num_features} ({error})."
+            ) from None
+        y[row, labels] = 1
+        columns += cells
+        values += cells.values()
+        ends.append(len(columns))
+    x = csr_array(
+        (np.array(values, np.float32), np.array(columns, np.int64), np.array(ends, np.int64)),
+        shape=(len(lines), num_features),
+    )
+    return ArffTable(
+        tuple(Attribute(str(column)) for column in range(1, num_features + 1)),
+        tuple(str(label) for label in range(num_labels)),
+        x,
+        y,
+    )
+
+
+def _parsed(line: str, num_features: int, num_labels: int) -> tuple[list[int], dict[int, float]]:
+    """The labels of a line, and the values by column counted from 0."""
+    told, _, rest = line.partition(" ")
+    labels = [int(label) for label in told.split(",")] if told else []
+    cells: dict[int, float] = {}
+    last = 0
+    for cell in rest.split():
+        column, _, value = cell.partition(":")
+        place = int(column)
+        if not last < place <= num_features:
+            raise ValueError(f"column {place}")
+        cells[place - 1], last = float(value), place
+    if not all(0 <= label < num_labels for label in labels):
+        raise ValueError("label")
+    if not all(np.isfinite(list(cells.values()))):
+        raise ValueError("a value that is no finite number")
+    return labels, cells

@@ -1,0 +1,61 @@
+"""svmlight files, against scikit-learn and line by line."""
+
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_svmlight_file
+
+from datamodules.errors import DataMismatch, FormatError
+from datamodules.mlc import MultiLabelData
+from datamodules.readers.svmlight import read_svmlight
+
+GOOD = b"0,3 1:0.5 4:2\n1 2:-1e-3 5:7\n 3:1\n2\n"
+BAD = {
+    "no pair": (b"1 2:1\n0 3\n", "line 2"),
+    "no number": (b"1 2:one\n", "line 1"),
+    "a label too many": (b"4 2:1\n", "label"),
+    "a column too many": (b"1 6:1\n", "column 6"),
+    "a column of 0": (b"1 0:1\n", "column 0"),
+    "columns that fall": (b"1 3:1 2:1\n", "column 2"),
+    "no finite number": (b"1 3:nan\n", "finite"),
+    "no text": (b"\xff\xfe\n", "line 1"),
+}
+
+
+def test_a_file_reads_as_in_another_library() -> None:
+    table = read_svmlight(GOOD, where="own.svm", num_features=5, num_labels=4)
+    x, sets = load_svmlight_file(BytesIO(GOOD), multilabel=True, n_features=5)
+    np.testing.assert_array_equal(table.x.toarray(), x.toarray().astype(np.float32))
+    assert [tuple(np.flatnonzero(row)) for row in table.y] == [tuple(map(int, labels)) for labels in sets]
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_line_is_named(name: str) -> None:
+    content, said = BAD[name]
+    with pytest.raises(FormatError, match=said) as error:
+        read_svmlight(content, where="own.svm", num_features=5, num_labels=4)
+    assert "own.svm, line" in str(error.value) and "1 to 5" in str(error.value)
+
+
+def own(folder: Path, **options: object) -> MultiLabelData:
+    lines = [f"{row % 3} {row % 5 + 1}:{row / 10}" for row in range(40)]
+    (folder / "own.svm").write_text("\n".join(lines) + "\n")
+    data = MultiLabelData(5, 3, train=str(folder / "own.svm"), **options)
+    data.setup()
+    return data
+
+
+def test_a_users_own_file_is_sparse_or_dense(tmp_path: Path) -> None:
+    few, full = own(tmp_path, sparse=True), own(tmp_path)
+    for part, split in few.splits.items():
+        eye = torch.eye(5)
+        assert torch.equal(split.inputs.times(eye), full.splits[part].inputs)
+        assert torch.equal(split.y, full.splits[part].y)
+
+
+def test_what_has_to_be_scaled_cannot_stay_sparse(tmp_path: Path) -> None:
+    with pytest.raises(DataMismatch, match=r"own\.svm cannot stay sparse: that takes .* scale: none"):
+        own(tmp_path, sparse=True, scale="all")
