@@ -74,7 +74,7 @@ class ChainEnergy(StructuredEnergy):
 
 
 class _Downhill:
-    """The slope of E = -F, made when it is first asked for."""
+    """The slope of E = -F, made at its first use."""
 
     def __init__(self, p: ChainPotentials) -> None:
         self._potentials = p

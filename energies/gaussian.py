@@ -9,11 +9,12 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 import torch
-from jaxtyping import Float, Shaped
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from energies.base import ConditionedEnergy, StructuredEnergy
 from energies.potentials import Factor
+from networks.inputs import Inputs
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class GaussianPotentials:
         unary: U, (B, N, M), two labels or more.
         embedding: A, (B, N, D).
         ridge: lambda, above 0.
-        mask: (B, N) bool, True is real; what stands elsewhere counts for nothing.
+        mask: (B, N) bool, True is real; scores elsewhere count for nothing.
     """
 
     unary: Float[Tensor, "B *N M"]
@@ -173,12 +174,12 @@ class GaussianEnergy(StructuredEnergy):
         super().__init__()
         self.unary_net, self.embedding_net, self.ridge = unary_net, embedding_net, ridge
 
-    def given(self, x: Tensor, mask: Tensor | None = None) -> ConditionedEnergy:
-        """The networks are asked once."""
+    def given(self, x: Inputs, mask: Tensor | None = None) -> ConditionedEnergy:
+        """The networks run once."""
         p = self.potentials(x, mask).definite()
         return ConditionedEnergy(lambda y: -p.score(y))
 
-    def potentials(self, x: Shaped[Tensor, "B *_"], mask: Tensor | None) -> GaussianPotentials:
+    def potentials(self, x: Inputs, mask: Tensor | None) -> GaussianPotentials:
         """The scores of a batch; `mask` is (B, *positions) bool, or None where every position is real."""
         p = GaussianPotentials(self.unary_net(x), self.embedding_net(x), self.ridge, mask)
         return p.times(1.0, 1 / p.num_positions())

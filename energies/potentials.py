@@ -65,8 +65,8 @@ class Potentials(Protocol):
 class ChainPotentials:
     """The scores of a linear chain: F(y) = sum_t u_t(y_t) + sum_t W(y_t, y_t+1).   [Scaling eq. 1]
 
-    A score of -inf forbids; NaN and +inf are errors, found when inference meets them. Whatever stands at
-    masked positions counts for nothing, and so does a pairwise score where no two real positions meet.
+    A score of -inf forbids; NaN and +inf are errors, raised by inference. Scores at
+    masked positions count for nothing, and so does a pairwise score where no two real positions meet.
 
     Scores are of float16, bfloat16, float32 or float64. What is computed of them is float32, or float64 where
     any of them is; the unaries are then made so.
@@ -236,7 +236,7 @@ class ChainPotentials:
     def compacted(self) -> tuple[Self, Tensor | None]:
         """The same chain with its real positions first, and which position each came from, (B, T).
 
-        The second is None where the positions stand so already.
+        The second is None where no position moves.
         """
         if self.mask is None or self._is_compact(self.mask):
             return self, None
@@ -250,7 +250,7 @@ class ChainPotentials:
         return replace(self, unary=unary, mask=self.mask.gather(1, order)), order
 
     def _is_compact(self, mask: Tensor) -> bool:
-        """Whether padding stands at the tail; torch.compile may not look, and assumes it of tables a step."""
+        """Whether padding is at the tail; torch.compile cannot look, and assumes it of tables a step."""
         if torch.compiler.is_compiling():
             return self.pairwise.dim() > 2
         return bool((mask[:, 1:] <= mask[:, :-1]).all())
@@ -328,7 +328,7 @@ class ChainPotentials:
         return self._shown(unary), pairwise
 
     def _shown(self, rows: Float[Tensor, "... B T S"]) -> Float[Tensor, "... B T S"]:
-        """0 where masked; whatever stands there."""
+        """0 where masked, also for NaN."""
         return rows if self.mask is None else rows.masked_fill(~self.mask.unsqueeze(-1), 0)
 
     def with_ends(self) -> Float[Tensor, "B T S"]:

@@ -41,7 +41,7 @@ def main() -> None:
     """Compile for sizes of 1 and others, wide scores and half ones."""
     driver.set_active(AbsentCard())
     kernels.INTERPRETED = True  # tensors on the CPU will do
-    for name in ("sweep_kernel", "finish_kernel", "verdict_kernel", "viterbi_kernel"):
+    for name in ("sweep_kernel", "finish_kernel", "check_kernel", "viterbi_kernel"):
         setattr(kernels, name, Compile(getattr(kernels, name)))
     for (batch, time, tags), dtype in SHAPES:
         wide = torch.float64 if dtype == torch.float64 else torch.float32

@@ -218,9 +218,9 @@ def test_errors_name_the_shape_the_place_and_the_way_out() -> None:
         p.score(torch.zeros(2, 4))
     with pytest.raises(ValueError, match=r"table of \(2, 2\), and the potentials have 3 tags"):
         Constraints(torch.ones(2, 2).bool()).on(p)
-    with pytest.raises(ValueError, match="0 answers are asked for"):
+    with pytest.raises(ValueError, match="0 answers are requested"):
         chain.k_best(p, 0)
-    with pytest.raises(ValueError, match="0 answers are asked for"):
+    with pytest.raises(ValueError, match="0 answers are requested"):
         chain.sample(p, 0)
 
 
@@ -274,7 +274,7 @@ def test_gold_tags_that_are_forbidden_are_told_by_place(path: chain.Path, scale:
     torch.manual_seed(0)
     mask = torch.tensor([[True] * 5, [True, False, True, True, True]])
     gold, never = torch.tensor([[0] * 5, [0, -100, 2, 1, 0]]), -math.inf
-    for name, place, told in (
+    for name, place, says in (
         ("unary", (1, 3, 1), "the unary score of tag 1 at position 3 is -inf"),
         ("pairwise", (0, 2), "the pairwise score of tag 2 at position 2 after tag 0 is -inf"),
         ("start", (0,), "the start score of tag 0 at position 0 is -inf"),
@@ -285,7 +285,7 @@ def test_gold_tags_that_are_forbidden_are_told_by_place(path: chain.Path, scale:
         assert chain.nll(p, gold, path=path).isfinite().all()
         getattr(p, name)[place] = never
         row = 0 if name in ("start", "end") else 1
-        with pytest.raises(ValueError, match=f"gold tags of example {row} are forbidden: {told}"):
+        with pytest.raises(ValueError, match=f"gold tags of example {row} are forbidden: {says}"):
             chain.nll(p, gold, path=path)
     tables = torch.zeros(2, 4, 3, 3)
     tables[1, 2, 0, 0] = never

@@ -16,7 +16,7 @@ from torch import Tensor
 from energies.potentials import ChainPotentials
 from inference import chain
 from inference.chain import paths as chain_paths
-from inference.chain.kernels import ladder
+from inference.chain.kernels import fallback
 
 FAST = ("fused", "compiled")
 Leaves = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -169,7 +169,7 @@ def test_no_score_is_too_large_for_float32(path: chain.Path, scale: float, kind:
 def test_beside_moderate_pairs_no_score_of_a_position_needs_a_second_try(
     path: chain.Path, scale: float, spread: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ladder, "wider", lambda *_: pytest.fail("float32 was not enough"))
+    monkeypatch.setattr(fallback, "wider", lambda *_: pytest.fail("float32 was not enough"))
     unary, pairwise, start, end = (x.detach() for x in leaves(24, 9, 6, seed=int(scale)))
     unary[::3] = -scale * torch.randint(2, (8, 9, 6)) + unary[::3]  # many ties, and nothing in between
     unary[1::3] = -(scale * torch.rand(8, 9, 6)).round()
@@ -177,13 +177,13 @@ def test_beside_moderate_pairs_no_score_of_a_position_needs_a_second_try(
     table = spread * (pairwise - pairwise.min()) / (pairwise.max() - pairwise.min())
     rounded = (x.float().double().requires_grad_() for x in (unary + 7 * scale, table, 3 * start, 3 * end))
     scores, mask = tuple(rounded), ragged(24, 9)
-    tags, bend = torch.randint(0, 6, (24, 9)), [torch.randn(x.shape).double() for x in scores]
+    tags, along = torch.randint(0, 6, (24, 9)), [torch.randn(x.shape).double() for x in scores]
 
     def answers(dtype: torch.dtype, path: chain.Path) -> tuple[Tensor, ...]:
         p = build(scores, mask, dtype)
         loss = chain.nll(p, tags, path=path).double()
         first = torch.autograd.grad(loss.sum(), scores, create_graph=True)
-        slope = sum((g * d).sum() for g, d in zip(first, bend, strict=True))
+        slope = sum((g * d).sum() for g, d in zip(first, along, strict=True))
         return (loss, chain.marginals(p, path=path).double(), *first, *torch.autograd.grad(slope, scores))
 
     found, right = answers(torch.float32, path), answers(torch.float64, "reference")
@@ -210,7 +210,7 @@ def test_flagged_sequences_alone_are_done_again_and_have_two_derivatives(path: c
     unary[2, 0, 0] = unary[2, 1, 1] = 3000  # and for float64
     scores = tuple(x.requires_grad_() for x in (unary, pairwise, *rest))
     mask = torch.ones(3, 4, dtype=torch.bool)
-    solved = ladder.solve(chain_paths.problem_of(build(scores, mask, torch.float32)), path)
+    solved = fallback.solve(chain_paths.problem_of(build(scores, mask, torch.float32)), path)
     rungs = [(index.tolist(), type(part).__name__) for index, part in solved.parts]
     assert rungs[0] == ([1, 2], "Mixed") and rungs[1][0] == [0]
     assert [index.tolist() for index, _ in solved.parts[0][1].parts] == [[1], [0]]

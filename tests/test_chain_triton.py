@@ -68,7 +68,7 @@ def wanted(problem: Chain) -> tuple[Tensor, Tensor, Tensor]:
 
 def transitions_of(found: kernels.Sweep, pairwise: Tensor) -> Tensor:
     """Expected transitions of the batch, as the contract of `Sweep` says."""
-    counts = torch.einsum("bts,btr->sr", found.alpha[:, :-1].double(), found.carry[:, 1:].double())
+    counts = torch.einsum("bts,btr->sr", found.alpha[:, :-1].double(), found.right[:, 1:].double())
     return counts * (pairwise - pairwise.max()).double().exp()
 
 
@@ -124,9 +124,9 @@ def test_lengths_are_honoured(lengths: list[int]) -> None:
     found = kernels.sweep(*problem)
     assert_equal(found, problem, 3e-6)
     padding = torch.arange(max(lengths)) >= torch.tensor(lengths)[:, None]
-    for kept in (found.marginals, found.alpha, found.carry):
+    for kept in (found.marginals, found.alpha, found.right):
         assert (kept.cpu()[padding] == 0).all()
-    assert (found.carry[:, 0] == 0).all()
+    assert (found.right[:, 0] == 0).all()
 
 
 def test_an_empty_sequence_has_log_z_zero() -> None:

@@ -14,9 +14,13 @@ from inference.chain.criteria import (
     MarginalCrossEntropy,
     MeanFieldCrossEntropy,
     StructuredSVM,
+    cross_entropy,
+    gold_probability,
+    hamming,
+    log_cross_entropy,
+    structured_hinge,
 )
 from inference.chain.mean_field import MeanField
-from losses import crf as losses
 
 CRITERIA: list[Criterion] = [Likelihood(), MarginalCrossEntropy(), StructuredSVM(), MeanFieldCrossEntropy()]
 MASK = tensor([[True, True, True, True], [True, True, True, False], [True, False, False, False]])
@@ -68,23 +72,23 @@ def counted(criterion: Criterion, p: ChainPotentials, y: Tensor) -> list[float]:
 
 def test_losses_of_two_examples_are_as_worked_by_hand() -> None:
     marginals = tensor([[[0.5, 0.5], [0.75, 0.25]], [[0.9, 0.1], [0.0, 0.0]]])
-    gold = losses.gold_probability(marginals, Y)
+    gold = gold_probability(marginals, Y)
     torch.testing.assert_close(gold, tensor([[0.5, 0.25], [0.1, 1.0]]))
     by_hand = [(math.log(2) + math.log(4)) / 2, math.log(10)]
-    assert losses.cross_entropy(gold, Y).tolist() == pytest.approx(by_hand)
+    assert cross_entropy(gold, Y).tolist() == pytest.approx(by_hand)
     scores = marginals.log().nan_to_num(neginf=-50.0) + tensor([3.0, -2.0]).view(-1, 1, 1)
-    assert losses.log_cross_entropy(scores, Y).tolist() == pytest.approx(by_hand)
-    assert losses.hamming(Y).tolist() == [[[0, 0.5], [0.5, 0]], [[1, 0], [0, 0]]]
-    assert losses.structured_hinge(tensor([0.25, -1.0]), tensor([0.25, 1.0])).tolist() == [0.5, 0]
+    assert log_cross_entropy(scores, Y).tolist() == pytest.approx(by_hand)
+    assert hamming(Y).tolist() == [[[0, 0.5], [0.5, 0]], [[1, 0], [0, 0]]]
+    assert structured_hinge(tensor([0.25, -1.0]), tensor([0.25, 1.0])).tolist() == [0.5, 0]
 
 
 def test_cross_entropy_of_what_cannot_be_is_large_and_finite() -> None:
     gold = tensor([[0.0, 1.0], [1.0, 1.0]], requires_grad=True)
-    loss = losses.cross_entropy(gold, Y)
+    loss = cross_entropy(gold, Y)
     assert loss.tolist() == pytest.approx([87.34 / 2, 0], abs=0.01)
     (gradient,) = torch.autograd.grad(loss.sum(), gold)
     assert gradient.isfinite().all()
-    far = losses.log_cross_entropy(tensor([[[-500.0, 0.0], [0.0, 0.0]]]), Y[:1])
+    far = log_cross_entropy(tensor([[[-500.0, 0.0], [0.0, 0.0]]]), Y[:1])
     assert far.item() == pytest.approx((500 + math.log(2)) / 2)
 
 
@@ -98,7 +102,7 @@ def test_losses_are_those_found_by_counting_all_answers(criterion: Criterion) ->
 def test_mean_field_loss_is_that_of_its_own_marginals() -> None:
     p, y = random_chain()
     q = MeanField()(p).y
-    expected = losses.cross_entropy(losses.gold_probability(q, y), y)
+    expected = cross_entropy(gold_probability(q, y), y)
     torch.testing.assert_close(MeanFieldCrossEntropy().loss(p, y), expected)
 
 
@@ -172,5 +176,5 @@ def test_without_a_gradient_the_loss_is_the_same(kind: torch.dtype, scale: float
 
 def test_a_search_that_has_not_settled_warns() -> None:
     p, _ = random_chain(0, scale=5.0)
-    with pytest.warns(UserWarning, match="had not settled after 1 sweeps"):
+    with pytest.warns(UserWarning, match="had not converged after 1 sweeps"):
         MeanFieldCrossEntropy(MeanField(1)).predict(p)

@@ -36,7 +36,7 @@ from inference.chain.checks import check_room, checked, detached, gold_checked
 from inference.chain.crf import CRF as CRF
 from inference.chain.paths import Path, pick, problem_of
 
-MANY = 2**28  # numbers; below, nobody asks whether there is room for them
+MANY = 2**28  # numbers; below, free memory is not looked up
 
 
 class Decoded(NamedTuple):
@@ -94,7 +94,7 @@ def entropy(p: ChainPotentials, *, path: Path = "auto") -> Float[Tensor, " B"]:
 def pairwise_marginals(p: ChainPotentials, *, path: Path = "auto") -> Float[Tensor, "B steps S S"]:
     """Probabilities of neighbouring tags (B, T-1, S, S), each at the left one's position; else 0.
 
-    Differentiable. They take what the shape says, several times over: an error tells when that is too much.
+    Differentiable. They take several times the memory of their shape; more than is free raises an error.
     """
     pick(p, path)
     examples, length, size = p.unary.shape
@@ -159,7 +159,7 @@ def sample(
 
 
 def _loss_in_one(p: ChainPotentials, tags: Tensor, path: str) -> Tensor:
-    """Log Z less the gold score in one sweep; in two steps where that fails, to see which is to blame."""
+    """Log Z less the gold score in one sweep, or in two steps where that fails, to name the cause."""
     if torch.compiler.is_compiling():
         return fast.rows(problem_of(p, tags), path)
     with suppress(ValueError):
@@ -189,4 +189,4 @@ def _needs_gradient(p: ChainPotentials) -> bool:
 
 def _check_count(wanted: int) -> None:
     if wanted < 1:
-        raise ValueError(f"{wanted} answers are asked for; ask for 1 or more.")
+        raise ValueError(f"{wanted} answers are requested; take 1 or more.")

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from energies.potentials import ChainPotentials, state_type
-from inference.chain.kernels.ladder import solve, viterbi
+from inference.chain.kernels.fallback import solve, viterbi
 from inference.chain.kernels.problem import Problem, Slopes, Solved
 from inference.chain.reference import finite
 
@@ -66,7 +66,7 @@ class Gradient(torch.autograd.Function):
 
 
 class Change(torch.autograd.Function):
-    """How `Gradient` changes along a direction, where somebody may want to differentiate that: he is told."""
+    """How `Gradient` changes along a direction; to differentiate it once more raises an error."""
 
     @staticmethod
     def forward(ctx: Context, solved: Solved, pairs: bool, weight: Tensor, *both: Tensor | None) -> Gradients:
@@ -153,7 +153,7 @@ def chain_rows(
     tags: Tensor | None,
     path: str,
 ) -> Tensor:
-    """`rows` as one operator. Its backward pass sweeps again: what a sweep leaves has no fixed shape."""
+    """`rows` as one operator. Its backward pass solves again: a solution has no fixed shape."""
     return solve(Problem(unary, pairwise, start, end, mask, tags), path).rows.clone()
 
 

@@ -1,4 +1,4 @@
-"""What stops inference in a chain, told so that a person can mend it."""
+"""Checks of scores, gold tags and free memory; each error names the place and what to change."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -24,10 +24,10 @@ def checked(values: Tensor, p: ChainPotentials) -> Tensor:
     """The rows (B,) of a result, when all are finite; NaN and infinities in scores always show there.
 
     Raises:
-        ValueError: that names what in the potentials is to blame.
+        ValueError: with the score that is the cause.
     """
     if not torch.compiler.is_compiling() and not _all_finite(values.detach()):
-        raise ValueError(blame(values.detach(), p))
+        raise ValueError(explain(values.detach(), p))
     return values
 
 
@@ -35,13 +35,12 @@ def gold_checked(loss: Tensor, p: ChainPotentials, tags: Tensor) -> Tensor:
     """Log Z less the score of gold tags, (B,), when all are finite.
 
     Raises:
-        ValueError: that names what in the potentials is to blame, or else the first thing about the gold tags
-            which they forbid.
+        ValueError: with the score that is the cause, or else the first gold tag or pair that is forbidden.
     """
     if not torch.compiler.is_compiling() and not _all_finite(loss.detach()):
         checked(log_partition(detached(p)), p)
         row = int((~loss.detach().isfinite()).nonzero()[0])
-        raise ValueError(_blame_gold(row, p, tags))
+        raise ValueError(_explain_gold(row, p, tags))
     return loss
 
 
@@ -75,7 +74,7 @@ def _all_finite(values: Tensor) -> bool:
 
 
 @torch.no_grad()
-def blame(values: Tensor, p: ChainPotentials) -> str:
+def explain(values: Tensor, p: ChainPotentials) -> str:
     """The sentence for a result that is not finite."""
     for name, scores in _scores(p):
         found = _first(scores.isnan() | (scores == float("inf")), scores)
@@ -121,12 +120,12 @@ def _dead_end(row: int, p: ChainPotentials) -> str:
     return f"no tag can be reached at position {int(position)}"
 
 
-def _blame_gold(row: int, p: ChainPotentials, tags: Tensor) -> str:
+def _explain_gold(row: int, p: ChainPotentials, tags: Tensor) -> str:
     """The sentence for the loss of an example that is not finite, though its log Z is."""
     for score, name in _gold_scores(row, p, tags):
         if score == BOTTOM:
             return (
-                f"the gold tags of example {row} are forbidden: the {name} is -inf. Mend these tags, or "
+                f"the gold tags of example {row} are forbidden: the {name} is -inf. Correct these tags, or "
                 "allow what they do."
             )
     return f"the score of the gold tags of example {row} is not finite: the scores are too large."

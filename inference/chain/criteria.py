@@ -1,6 +1,9 @@
 """What a chain is trained by, each with the answer that goes with it.   [Scaling §4.1]
 
-Shapes: B examples, T positions, S tags.
+Log Z, marginals and the best answer are defined by the recursions of `inference.chain.reference`;
+`inference.chain` takes the fastest way to them.
+
+Shapes: B examples, T positions, S tags. y is one-hot, (B, T, S), all zero where a position is not real.
 """
 
 import warnings
@@ -18,7 +21,6 @@ from inference.chain import reference as chain_reference
 from inference.chain.kernels import log_space
 from inference.chain.mean_field import MeanField
 from inference.chain.reference import Chain
-from losses import crf as losses
 
 Tags = Float[Tensor, "B T S"]
 Rows = Float[Tensor, " B"]
@@ -44,12 +46,12 @@ class MarginalCrossEntropy(Criterion[ChainPotentials]):
     """Mean over positions of -log p_t(gold_t); the marginals p, whose argmax decides.   [Scaling eq. 5]"""
 
     def loss(self, p: ChainPotentials, y: Tags) -> Rows:
-        gold = losses.gold_probability(chain.marginals(p), y)
+        gold = gold_probability(chain.marginals(p), y)
         wide = p.unary.dtype == torch.float64
         hard = (gold.detach() < (SMALLER if wide else SMALL)).any(1)
         if not bool(hard.any()):
-            return losses.cross_entropy(gold, y)
-        rows = losses.cross_entropy(gold.masked_fill(hard.unsqueeze(1), 1), y)
+            return cross_entropy(gold, y)
+        rows = cross_entropy(gold.masked_fill(hard.unsqueeze(1), 1), y)
         again = p.rows(hard)
         if wide or not torch.is_grad_enabled():
             redone = _in_logs(again.to(torch.float64), y[hard])
@@ -66,11 +68,11 @@ class StructuredSVM(Criterion[ChainPotentials]):
     """The worst violation of a margin, the share of wrong tags; the best answer.   [Scaling eqs. 7, 8]"""
 
     def loss(self, p: ChainPotentials, y: Tags) -> Rows:
-        cost, gold = losses.hamming(y.to(p.state)), y.argmax(-1)
+        cost, gold = hamming(y.to(p.state)), y.argmax(-1)
         with torch.no_grad():
             worst = chain.loss_augmented(p, cost).tags
         price = cost.gather(-1, worst.unsqueeze(-1)).squeeze(-1).sum(-1)
-        return losses.structured_hinge(p.lead(worst, gold), price)
+        return structured_hinge(p.lead(worst, gold), price)
 
     def predict(self, p: ChainPotentials) -> Tags:
         return _best(p)
@@ -86,23 +88,66 @@ class MeanFieldCrossEntropy(Criterion[ChainPotentials]):
     search: MeanField = MeanField()  # noqa: RUF009  (frozen)
 
     def loss(self, p: ChainPotentials, y: Tags) -> Rows:
-        return losses.log_cross_entropy(self.search.scores(p), y)
+        return log_cross_entropy(self.search.scores(p), y)
 
     def predict(self, p: ChainPotentials) -> Tags:
         found = self.search(p)
         if found.status is Status.OUT_OF_STEPS:
             warnings.warn(
-                f"mean field had not settled after {self.search.sweeps} sweeps: the last one still raised "
+                f"mean field had not converged after {self.search.sweeps} sweeps: the last one still raised "
                 f"the bound of some example by more than {self.search.tolerance}. Give it more `sweeps`.",
                 stacklevel=1,
             )
         return found.y
 
 
+def gold_probability(marginals: Tags, y: Tags) -> Float[Tensor, "B T"]:
+    """p_t(gold_t), and 1 where a position is not real."""
+    return (marginals * y).sum(-1) + (1 - y.sum(-1))
+
+
+def cross_entropy(probability: Float[Tensor, "B T"], y: Tags) -> Rows:
+    """Mean over the real positions of -log p_t(gold_t).   [Scaling eq. 5]
+
+    `probability` is that of `gold_probability`. One too small for its type counts as the smallest that is
+    not, with no gradient; for such answers take `log_cross_entropy`.
+    """
+    tiny = torch.finfo(probability.dtype).tiny
+    return -probability.clamp_min(tiny).log().sum(-1) / length(y)
+
+
+def log_cross_entropy(scores: Tags, y: Tags) -> Rows:
+    """Mean over the real positions of -log softmax(scores)_t(gold_t), however small that is.
+
+    The scores are the logarithms of marginals, up to a constant a position.   [Scaling eqs. 5, 6]
+    """
+    logs = torch.where(y > 0, scores.log_softmax(-1), 0)
+    return -(logs * y).sum((-2, -1)) / length(y)
+
+
+def structured_hinge(lead: Rows, cost: Rows) -> Rows:
+    """max_y [F(y) + Delta(y, gold)] - F(gold), never below 0.   [Scaling eq. 7]
+
+    Of the answer that reaches the maximum `lead` is F(y) - F(gold) and `cost` is Delta; the answer itself is
+    a constant to the gradient.
+    """
+    return (lead + cost).clamp_min(0)
+
+
+def hamming(y: Tags) -> Tags:
+    """Delta split over tags: 1 / length for a wrong tag at a real position, else 0.   [Scaling eq. 8]"""
+    return (y.sum(-1, keepdim=True) - y) / length(y).view(-1, 1, 1)
+
+
+def length(y: Tags) -> Rows:
+    """Real positions of each example; 1 where there is none, to divide by."""
+    return y.sum((-2, -1)).clamp_min(1)
+
+
 def _in_logs(p: ChainPotentials, y: Tags) -> Rows:
     """The loss without ever leaving log space."""
     c, way = Chain.of(p), log_space if p.pairwise.dim() == 2 else chain_reference
-    return losses.log_cross_entropy(c.restore(way.forward_messages(c) + way.backward_messages(c)), y)
+    return log_cross_entropy(c.restore(way.forward_messages(c) + way.backward_messages(c)), y)
 
 
 def _best(p: ChainPotentials) -> Tags:

@@ -12,7 +12,7 @@ VERSION_2 = "memory.max", "memory.current", "inactive_file"
 
 
 def free_bytes(device: torch.device) -> int | None:
-    """Memory of the device that can still be taken, or None where that cannot be asked."""
+    """Memory of the device that can still be taken, or None where that cannot be found out."""
     if device.type == "cuda":
         kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # by torch, to reuse
         return torch.cuda.mem_get_info(device)[0] + kept

@@ -90,7 +90,7 @@ def odd_even(chain: Chain, pairwise: Tensor, scores: Tensor, sweeps: int) -> Ten
     odd = scores.shape[1] % 2
     unary, begin = F.pad(chain.unary, (0, 0, 0, odd)), F.pad(scores, (0, 0, 0, odd))
     real = F.pad(chain.real.unsqueeze(-1).to(scores.dtype), (0, 0, 0, odd))
-    both = torch.cat([pairwise, pairwise.T], 1)  # what a position tells the next, and the one before
+    both = torch.cat([pairwise, pairwise.T], 1)  # messages to the next position, and to the one before
     second = begin[:, 1::2].softmax(-1) * real[:, 1::2]
     for _ in range(sweeps):
         onward, back = (second @ both).chunk(2, -1)

@@ -69,7 +69,7 @@ def installed(package: str) -> bool:
 
 @cache
 def has_numba() -> bool:
-    """Whether the compiled path can be taken. Where it cannot though numba is there, that is told, once."""
+    """Whether the compiled path can be taken; warns once where it cannot though numba is installed."""
     fault = fault_of_numba()
     if fault and installed("numba"):
         warnings.warn(f"Chains take the fused path, which is slower: {fault}.", stacklevel=6)
@@ -78,7 +78,7 @@ def has_numba() -> bool:
 
 @cache
 def fault_of_numba() -> str:
-    """What stands in the way of the compiled path, and what to do about it; nothing where nothing does."""
+    """Why the compiled path cannot be taken, and what to do about it; empty where it can."""
     if not installed("numba"):
         return "numba is not installed: pip install numba"
     try:

@@ -1,5 +1,5 @@
-"""Fast recursions over chains, one file a technique, and the ladder that keeps them safe.
+"""Fast recursions over chains, one file a technique, and what keeps them safe.
 
-`problem` says what they are asked and what they answer; `ladder.solve` asks, and asks again in a wider float
-type or in log space for the sequences that a recursion could not do safely.
+`problem` has their interface; `fallback.solve` runs one, and again in a wider float type or in log space for
+the sequences that it could not do safely.
 """

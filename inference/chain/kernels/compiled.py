@@ -66,17 +66,17 @@ class Compiled:
     def gradient(self, weight: Tensor, *, pairs: bool = True) -> Slopes:
         """The gradient of sum_b weight_b rows_b."""
         weights, size = array(weight, self.kind), self.shape[2]
-        belief, carry, ends = self._belief(), self._positions(), self._ends()
+        belief, right, ends = self._belief(), self._positions(), self._ends()
         gold = np.zeros((len(self.spans), size, size), self.kind)
 
         def work(k: int, span: Span) -> None:
-            out = belief, carry, ends[k], gold[k]
+            out = belief, right, ends[k], gold[k]
             loops.backward(weights, self.chain, self.tables, self.state, self.tags, out, span)
 
         share(self.spans, work)
         pairwise = None
         if pairs:
-            pairwise = product(self.state[2], carry)[:size, :size] * self._table(self.tables[0])
+            pairwise = product(self.state[2], right)[:size, :size] * self._table(self.tables[0])
             pairwise += gold.sum(0)
         return self._slopes(belief, pairwise, ends)
 
@@ -84,25 +84,27 @@ class Compiled:
         """The slopes of rows (B,) along the direction, and how the gradient changes along it."""
         weights, size = array(weight, self.kind), self.shape[2]
         direction = direction if self.has_steps else direction._replace(pairwise=None)
-        bend = arrays(self._filled(direction), self.kind)
-        bends = (NO_TABLE[self.kind],) * 2 if direction.pairwise is None else self._bends(bend[1])
+        along = arrays(self._filled(direction), self.kind)
+        d_tables = (NO_TABLE[self.kind],) * 2 if direction.pairwise is None else self._d_tables(along[1])
         slopes = (np.empty(self.shape[0]), self._positions(), self._positions())
-        belief, carry, d_carry, ends = self._belief(), self._positions(), self._positions(), self._ends()
+        belief, right, d_right, ends = self._belief(), self._positions(), self._positions(), self._ends()
 
         def work(k: int, span: Span) -> None:
-            tangent_loops.push(bend[0], bend[2], self.chain, self.tables, bends, self.state, slopes, span)
-            out = belief, carry, d_carry, ends[k]
-            tangent_loops.pull(weights, self.chain, self.tables, bends, self.state, slopes, out, span)
+            tangent_loops.push(
+                along[0], along[2], self.chain, self.tables, d_tables, self.state, slopes, span
+            )
+            out = belief, right, d_right, ends[k]
+            tangent_loops.pull(weights, self.chain, self.tables, d_tables, self.state, slopes, out, span)
 
         share(self.spans, work)
         if self.tags.size:
-            loops.score_tags(*bend, self.chain, self.tags, slopes[0])
+            loops.score_tags(*along, self.chain, self.tags, slopes[0])
         pairwise = None
         if pairs:
-            counts = product(slopes[1], carry) + product(self.state[2], d_carry)
+            counts = product(slopes[1], right) + product(self.state[2], d_right)
             pairwise = counts[:size, :size] * self._table(self.tables[0])
             if direction.pairwise is not None:
-                pairwise += product(self.state[2], carry)[:size, :size] * self._table(bends[0])
+                pairwise += product(self.state[2], right)[:size, :size] * self._table(d_tables[0])
         return torch.from_numpy(slopes[0].astype(self.kind)), self._slopes(belief, pairwise, ends)
 
     def _positions(self) -> Array:
@@ -138,7 +140,7 @@ class Compiled:
             unary, torch.zeros(size, size) if pairwise is None else pairwise, start, end, None, None
         )
 
-    def _bends(self, direction: Array) -> tuple[Array, Array]:
+    def _d_tables(self, direction: Array) -> tuple[Array, Array]:
         """The table and its transpose, times the direction of the pairwise scores."""
         size, width = self.shape[2], padded(self.shape[2])
         square = np.zeros((width, width), direction.dtype)
@@ -217,7 +219,7 @@ def spans(offsets: Array, size: int) -> list[Span]:
 
 
 def share(parts: list[Span], work: Callable[[int, Span], None]) -> None:
-    """Do each part, in a thread of its own where there are several: the loops let go of Python's lock."""
+    """Do each part, in a thread of its own where there are several: the loops release Python's lock."""
     if len(parts) == 1:
         work(0, parts[0])
         return

@@ -96,7 +96,7 @@ def is_bad(scores: Array) -> bool:
 @loop
 @no_type_check
 def find(x: Array, value: float) -> int:
-    """Where a value first stands."""
+    """Where a value first occurs."""
     for j in range(len(x)):
         if x[j] == value:
             return j

@@ -1,7 +1,7 @@
 """The chain in plain PyTorch on rescaled probabilities, with hand-written derivatives.
 
 A step is one product, one multiplication, one sum, one division. Both directions run in one loop as a batch
-of two: a sequence backwards is a chain with its table transposed. Sequences stand sorted by length, so step k
+of two: a sequence backwards is a chain with its table transposed. Sequences are sorted by length, so step k
 works on those that have a k-th position and needs no mask.
 
 Shapes: B examples, T positions, N real positions of the batch, S tags.
@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from energies.potentials import check_tags, state_type
-from inference.chain.kernels.problem import LARGE, LIMITS, Problem, Slopes, outweighed
-from inference.chain.kernels.verdict import fits
+from inference.chain.kernels.problem import LARGE, LIMITS, Problem, Slopes, fits, outweighed
 
 
 class Layout(NamedTuple):
@@ -29,7 +28,7 @@ class Layout(NamedTuple):
     owner: Tensor  # (N,) sequence of each
     forth: Tensor  # (N,) row of each in the buffer, on the way from the start
     back: Tensor  # (N,) and from the end
-    source: Tensor  # (2 N,) which position stands in each row
+    source: Tensor  # (2 N,) which position each row holds
     steps: list[int]  # n_k
     first: Tensor  # (B',) the first position of each sequence that has one
     last: Tensor  # (B',)
@@ -117,7 +116,7 @@ class Fused:
         belief = self.marginals * rows_weight
         pairwise = None
         if pairs:
-            pairwise = (self.alpha[:-1].T @ (self.carry * rows_weight)[1:]).mul_(self.table)
+            pairwise = (self.alpha[:-1].T @ (self.right * rows_weight)[1:]).mul_(self.table)
         if self.tags is not None:
             belief.scatter_add_(1, self.tags.unsqueeze(1), -rows_weight)
             if pairwise is not None:
@@ -134,8 +133,8 @@ class Fused:
         given = direction.unary if direction.unary is not None else self.messages.new_zeros(self.shape)
         own = self._by_position(given)
         self._add_ends(own, direction.start, direction.end)
-        bent = self.table * direction.pairwise.to(self.dtype) if direction.pairwise is not None else None
-        forth, back = self._push(own, bent)
+        d_table = self.table * direction.pairwise.to(self.dtype) if direction.pairwise is not None else None
+        forth, back = self._push(own, d_table)
         at_end = self.layout.last
         slope = own.new_zeros(self.shape[0])
         slope[owner[at_end]] = (self.alpha[at_end] * forth[at_end]).sum(1)
@@ -148,20 +147,20 @@ class Fused:
         belief = belief * (change - (belief * change).sum(1, keepdim=True)) * rows_weight
         pairwise = None
         if pairs:
-            before, sent = self.alpha[:-1].T, (self.carry * rows_weight)[1:]
+            before, sent = self.alpha[:-1].T, (self.right * rows_weight)[1:]
             pairwise = (self.alpha * forth)[:-1].T @ sent + before @ (sent * back[1:])
-            pairwise = pairwise * self.table + (0 if bent is None else (before @ sent) * bent)
+            pairwise = pairwise * self.table + (0 if d_table is None else (before @ sent) * d_table)
         return slope, self._slopes(belief, pairwise)
 
-    def _push(self, own: Tensor, bent: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _push(self, own: Tensor, d_table: Tensor | None) -> tuple[Tensor, Tensor]:
         """Rho of both directions at every position, two (N, S), each with the position's own share."""
         layout = self.layout
         inverse = self.ahead.reciprocal().masked_fill_(self.ahead == 0, 0)
         drive = own.index_select(0, layout.source)
-        if bent is not None:
-            inner = (self.alpha[:-1] @ bent) * inverse[layout.forth[1:]]
+        if d_table is not None:
+            inner = (self.alpha[:-1] @ d_table) * inverse[layout.forth[1:]]
             drive.index_add_(0, layout.forth[1:], inner.index_fill_(0, layout.first[1:] - 1, 0))
-            inner = (self.messages[layout.back[1:]] @ bent.T) * inverse[layout.back[:-1]]
+            inner = (self.messages[layout.back[1:]] @ d_table.T) * inverse[layout.back[:-1]]
             drive.index_add_(0, layout.back[:-1], inner.index_fill_(0, layout.last[:-1], 0))
         rho = torch.empty_like(drive)
         previous = None
@@ -186,7 +185,7 @@ class Fused:
         return belief.div_(belief.sum(1, keepdim=True))
 
     @cached_property
-    def carry(self) -> Tensor:
+    def right(self) -> Tensor:
         """What a position sends back (N, S): alpha before it (outer) this, times the table, are pairs."""
         sent = self.messages.index_select(0, self.layout.back)
         predicted = self.ahead.index_select(0, self.layout.forth)

@@ -1,4 +1,4 @@
-"""The last rung: log space in float64, for any range of scores.
+"""The last attempt: log space in float64, for any range of scores.
 
 Shapes: B examples, T positions, S tags.
 """

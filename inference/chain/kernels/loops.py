@@ -1,7 +1,8 @@
 """The loops of the compiled chain: plain numba over real positions packed one after another.
 
-A sum stands in a loop that writes no array. Where one is written, LLVM takes vectors or single numbers by how
-near the arrays lie in memory, and the two add up in another order: equal scores would not give equal bits.
+A sum is taken in a loop that writes no array. In a loop that writes one, LLVM uses vectors or single numbers
+by how near the arrays lie in memory, and the two add in another order: equal scores would not give equal
+bits.
 
 Each takes a range of sequences, so that threads can share a batch. Arrays are C-contiguous; scores are
 float32 or float64, and so is the state, in rows padded from S tags to a width P.
@@ -183,7 +184,7 @@ def forward(
 def inspect(
     unary: Array, ends: Array, tokens: Array, alpha: Array, weight: float, facts: Array, limits: Array
 ) -> bool:
-    """The verdict on one sequence by the second argument of `inference.chain.kernels.problem.Limits`."""
+    """Whether one sequence is safe by the second argument of `inference.chain.kernels.problem.Limits`."""
     size, last = unary.shape[1], len(tokens) - 1
     x, sums, dropped, kept, least = np.empty(size, unary.dtype), np.empty(size), facts[3], 0.0, 1.0
     for n in range(len(tokens)):
@@ -241,14 +242,14 @@ def backward(
     out: tuple[Array, Array, Array, Array],
     span: tuple[int, int],
 ) -> None:
-    """Weighted marginals (B * T, S), less gold tags, and carries (N, P); sums at the ends; gold pairs.
+    """Weighted marginals (B * T, S), less gold tags; right factors (N, P); sums at the ends; gold pairs.
 
     With m the marginals at a position, m / ahead is what the next position sends back, and the product of
     alpha with it through the table gives m one position earlier. It stays normalised by itself; the rest that
     rounding leaves is taken off one position later.
     """
     (tokens, offsets), transposed, (_, _, alpha, ahead) = chain, tables[1], state
-    belief, carry, ends, pairs = out
+    belief, right, ends, pairs = out
     size, width = belief.shape[1], alpha.shape[1]
     rows = (size + 3) // 4 * 4
     m, sent, q = np.empty(width, alpha.dtype), np.empty(width, alpha.dtype), np.empty(width, alpha.dtype)
@@ -257,7 +258,7 @@ def backward(
         lo, hi = offsets[b], offsets[b + 1]
         g, tag = rows_weight[b], -1
         for n in range(hi - 1, lo - 1, -1):
-            p, back, total = alpha[n], carry[n], zero
+            p, back, total = alpha[n], right[n], zero
             if n == hi - 1:
                 for j in range(width):
                     total += p[j]

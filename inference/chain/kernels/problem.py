@@ -1,4 +1,4 @@
-"""What the recursions over chains are asked, and what they answer.
+"""The interface of the fast recursions over chains: a problem, its solution, and when that can be trusted.
 
 Shapes: B examples, T positions, S tags.
 """
@@ -10,11 +10,11 @@ from typing import NamedTuple, Protocol, Self
 import torch
 from torch import Tensor
 
-from energies.potentials import ChainPotentials
+from energies.potentials import NEVER, ChainPotentials
 
 
 class Limits(NamedTuple):
-    """Ranges, as logarithms, that a float type can hold; why these keep a sequence safe is told below.
+    """Ranges, as logarithms, that a float type can hold; why these keep a sequence safe is said below.
 
     Write gap for how far a score lies under the greatest at its position, or of the table. Probabilities
     are sums of positive products; nothing cancels, so a result is as exact as its type unless a
@@ -75,7 +75,7 @@ class Problem(NamedTuple):
 
 
 class Slopes(NamedTuple):
-    """One number for each score of a problem: a gradient, or a direction. None is nothing asked, or zero."""
+    """One number for each score of a problem: a gradient, or a direction. None if absent, or zero."""
 
     unary: Tensor | None
     pairwise: Tensor | None
@@ -100,3 +100,40 @@ class Solved(Protocol):
         The Hessian of log Z is symmetric: the second is also what a gradient's backward pass needs.
         """
         ...
+
+
+def fits(
+    gaps: Tensor,
+    table_gaps: Tensor,
+    messages: tuple[Tensor, Tensor],
+    weight: Tensor,
+    owner: Tensor,
+    steps: Tensor,
+) -> Tensor:
+    """Which sequences are safe (B,) by the second argument of `Limits`, where the first one does not decide.
+
+    N are the real positions of the batch.
+
+    Args:
+        gaps: (N, S), scores less the greatest of their position.
+        table_gaps: (S, S), pairwise scores less the greatest.
+        messages: normalised, of both directions, (N, S) each.
+        weight: (B,), log Z when each greatest score counts 0.
+        owner: (N,), the sequence of each position.
+        steps: (B,), the number of real positions.
+    """
+    cut, whole, room = LIMITS[gaps.dtype]
+    low, table_low = gaps < -cut, table_gaps < -cut
+
+    def least(rows: Tensor, which: str = "amin") -> Tensor:
+        blank = rows.new_zeros(len(steps))
+        return blank.scatter_reduce(0, owner, rows, which, include_self=False)
+
+    deepest = least(gaps.amin(1)).minimum(table_gaps.amin())
+    kept = least(gaps.masked_fill(low, 0).amin(1)) + table_gaps.masked_fill(table_low, 0).amin()
+    dropped = least(gaps.masked_fill(~low, NEVER).amax(1), "amax")
+    dropped = dropped.maximum(table_gaps.masked_fill(~table_low, NEVER).amax())
+    smallest = torch.minimum(*(message.masked_fill(message == 0, 1) for message in messages))
+    heavy = weight > dropped + steps * math.log(gaps.shape[1]) + MARGIN
+    narrow = -kept - least(smallest.amin(1)).log() < room
+    return (narrow & heavy) | ((deepest >= -cut) & (-kept < whole)) | (steps == 0)

@@ -18,7 +18,7 @@ def push(
     ends: Array,
     chain: tuple[Array, Array],
     tables: tuple[Array, Array, Array],
-    bends: tuple[Array, Array],
+    d_tables: tuple[Array, Array],
     state: tuple[Array, Array, Array, Array],
     slopes: tuple[Array, Array, Array],
     span: tuple[int, int],
@@ -28,13 +28,13 @@ def push(
     What scales alpha is held fixed: a tag that no answer leads to along which something changes stays at 0
     exactly, however steep the direction is elsewhere.
 
-    `bends` are the table and its transpose times the direction of the pairwise scores; empty where that is 0.
+    `d_tables` are the table and its transpose times the direction of the pairwise scores, or empty for 0.
     """
     (tokens, offsets), table, (_, _, alpha, ahead) = chain, tables[0], state
     slope, d_alpha, d_ahead = slopes
     size, width = direction.shape[1], alpha.shape[1]
     rows = (size + 3) // 4 * 4
-    x, bent = np.zeros(width, alpha.dtype), np.zeros(width, alpha.dtype)
+    x, extra = np.zeros(width, alpha.dtype), np.zeros(width, alpha.dtype)
     zero = alpha.dtype.type(0)
     for b in range(span[0], span[1]):
         lo, hi = offsets[b], offsets[b + 1]
@@ -46,10 +46,10 @@ def push(
                     dq[j] = 0
             else:
                 sum_product(d_ahead, n * width, d_alpha, (n - 1) * width, table, rows, width)
-                if bends[0].size:
-                    sum_product(bent, 0, alpha, (n - 1) * width, bends[0], rows, width)
+                if d_tables[0].size:
+                    sum_product(extra, 0, alpha, (n - 1) * width, d_tables[0], rows, width)
                     for j in range(width):
-                        dq[j] += bent[j]
+                        dq[j] += extra[j]
             for j in range(width):
                 dp[j] = p[j] * ((dq[j] / q[j] if q[j] > 0 else zero) + x[j])
         slope[b] = 0
@@ -67,20 +67,20 @@ def pull(
     rows_weight: Array,
     chain: tuple[Array, Array],
     tables: tuple[Array, Array, Array],
-    bends: tuple[Array, Array],
+    d_tables: tuple[Array, Array],
     state: tuple[Array, Array, Array, Array],
     slopes: tuple[Array, Array, Array],
     out: tuple[Array, Array, Array, Array],
     span: tuple[int, int],
 ) -> None:
-    """How `backward` changes along the direction of `push`: weighted slopes of marginals and of carries."""
+    """How `backward` changes along the direction of `push`: weighted slopes of the results."""
     (tokens, offsets), transposed, (_, _, alpha, ahead) = chain, tables[1], state
     slope, d_alpha, d_ahead = slopes
-    belief, carry, d_carry, ends = out
+    belief, right, d_right, ends = out
     size, width = belief.shape[1], alpha.shape[1]
     rows = (size + 3) // 4 * 4
     work = np.zeros((7, width), alpha.dtype)
-    m, sent, q, dm, d_sent, dq, bent = work[0], work[1], work[2], work[3], work[4], work[5], work[6]
+    m, sent, q, dm, d_sent, dq, extra = work[0], work[1], work[2], work[3], work[4], work[5], work[6]
     zero, one = alpha.dtype.type(0), alpha.dtype.type(1)
     for b in range(span[0], span[1]):
         lo, hi = offsets[b], offsets[b + 1]
@@ -93,15 +93,15 @@ def pull(
                     total += p[j]
                 for j in range(width):
                     m[j], dm[j] = p[j] / total, (dp[j] - p[j] * mean) / total
-                    carry[n, j], d_carry[n, j] = 0, 0
+                    right[n, j], d_right[n, j] = 0, 0
             else:
                 sum_product(q, 0, sent, 0, transposed, rows, width)
                 sum_product(dq, 0, d_sent, 0, transposed, rows, width)
-                if bends[1].size:
-                    sum_product(bent, 0, sent, 0, bends[1], rows, width)
+                if d_tables[1].size:
+                    sum_product(extra, 0, sent, 0, d_tables[1], rows, width)
                     for j in range(width):
-                        dq[j] += bent[j]
-                total, back, d_back = zero, carry[n], d_carry[n]
+                        dq[j] += extra[j]
+                total, back, d_back = zero, right[n], d_right[n]
                 for j in range(width):
                     m[j] = p[j] * q[j] if p[j] > 0 else zero
                     dm[j] = dp[j] * q[j] + p[j] * dq[j] if p[j] > 0 else zero

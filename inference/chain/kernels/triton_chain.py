@@ -16,16 +16,16 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from inference.chain.kernels.triton_programs import (
+    check_kernel,
     finish_kernel,
     sweep_kernel,
-    verdict_kernel,
     viterbi_kernel,
 )
 
 MAX_TAGS = 128
 WARPS = {16: 1, 32: 1, 64: 4, 128: 8}  # of a program that goes over a sequence, by padded number of tags
 ROWS = 8  # positions that one program finishes
-SPAN = 128  # positions that the verdict looks at together
+SPAN = 128  # positions that `check_kernel` looks at together
 # Below the floor a path lost to underflow could still matter: by at most 1e-38 / 1e-28 of a marginal.
 FLOOR = {torch.float32: 1e-28, torch.float64: 1e-280}
 DISAGREEMENT = 1e-4
@@ -36,13 +36,13 @@ class Sweep(NamedTuple):
     """What one sweep from each end leaves.
 
     The expected number of transitions of sequence b is exp(pairwise - its maximum) times the sum over t of
-    alpha[b, t] (outer) carry[b, t + 1].
+    alpha[b, t] (outer) right[b, t + 1].
     """
 
     log_z: Float[Tensor, " B"]  # float64
     marginals: Float[Tensor, "B T S"]  # zero at padding, as are the next two
     alpha: Float[Tensor, "B T S"]  # forward probabilities, each row sums to one
-    carry: Float[Tensor, "B T S"]  # zero at the first position
+    right: Float[Tensor, "B T S"]  # zero at the first position
     safe: Bool[Tensor, " B"]  # False: underflow may have spoilt this sequence, do it again in log space
 
 
@@ -114,7 +114,7 @@ def sweep(
     """
     p = operands(unary, pairwise, start, end, lengths)
     B, T, S = unary.shape
-    alpha, beta, marginals, carry = (p.empty(B, T, S) for _ in range(4))
+    alpha, beta, marginals, right = (p.empty(B, T, S) for _ in range(4))
     norms, tops, overlaps = p.empty(2, B, T), p.empty(B, T), p.empty(B, T)
     shifts, log_z = (torch.empty(B, dtype=torch.float64, device=unary.device) for _ in range(2))
     safe = torch.empty(B, dtype=torch.bool, device=unary.device)
@@ -122,13 +122,13 @@ def sweep(
     with p.device():
         sweep_kernel[(B, 2)](*p, alpha, beta, norms, tops, shifts, T, S, **sizes, num_warps=WARPS[p.padded])
         finish_kernel[(B, triton.cdiv(T, ROWS))](
-            p.unary, p.lengths, alpha, beta, norms, tops, marginals, carry, overlaps, T, S, **sizes, ROWS=ROWS
+            p.unary, p.lengths, alpha, beta, norms, tops, marginals, right, overlaps, T, S, **sizes, ROWS=ROWS
         )  # fmt: skip
-        verdict_kernel[(B,)](
+        check_kernel[(B,)](
             p.lengths, norms, tops, overlaps, shifts, log_z, safe, T,
             FLOOR=FLOOR[p.state], DISAGREEMENT=DISAGREEMENT, SPAN=SPAN,
         )  # fmt: skip
-    return Sweep(log_z, marginals, alpha, carry, safe)
+    return Sweep(log_z, marginals, alpha, right, safe)
 
 
 def viterbi(

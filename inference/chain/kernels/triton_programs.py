@@ -1,4 +1,4 @@
-"""What runs on a CUDA device for a chain: a program carries one vector over the positions of one sequence.
+"""What runs on a CUDA device for a chain: a program takes one vector over the positions of one sequence.
 
 exp(pairwise) stays in registers; each position's scores are shifted by their maximum, each vector is divided
 by its sum. Marginals are normalised at their position, so the two sweeps need nothing of each other.
@@ -119,7 +119,7 @@ def finish_kernel(
     norms: tl.tensor,
     tops: tl.tensor,
     marginals: tl.tensor,
-    carry: tl.tensor,
+    right: tl.tensor,
     overlaps: tl.tensor,
     T: int,
     S: int,
@@ -130,7 +130,7 @@ def finish_kernel(
     """Program (b, i) turns ROWS positions of sequence b into their answers; alpha becomes zero at padding.
 
     marginals[t] = alpha[t] * beta[t] / s[t]      s[t] = alpha[t] . beta[t], kept in overlaps (B, T)
-    carry[t] = u[t] * beta[t] / (c[t] s[t])       for t > 0
+    right[t] = u[t] * beta[t] / (c[t] s[t])       for t > 0
     """
     b = tl.program_id(0).to(tl.int64)
     n = tl.load(lengths + b)
@@ -151,12 +151,12 @@ def finish_kernel(
     norm = tl.load(norms + at, mask=t < n, other=1.0)
     linked = inside & (t > 0)[:, None]
     chances = tl.exp(row - top[:, None]) * behind / (norm * overlap)[:, None]
-    tl.store(carry + places, tl.where(linked, chances, 0.0), mask=written)
+    tl.store(right + places, tl.where(linked, chances, 0.0), mask=written)
 
 
 @triton.jit
 @no_type_check
-def verdict_kernel(
+def check_kernel(
     lengths: tl.tensor,
     norms: tl.tensor,
     tops: tl.tensor,

@@ -1,4 +1,4 @@
-"""Never a silently wrong number: what a fast recursion flags is done again, wider and then in log space.
+"""What a fast recursion flags as unsafe is computed again, in float64 and then in log space.
 
 Shapes: B examples, T positions, S tags.
 """
@@ -12,13 +12,17 @@ from torch import Tensor
 
 from energies.potentials import ChainPotentials, state_type
 from inference.chain import reference as reference
-from inference.chain.checks import blame
+from inference.chain.checks import explain
 from inference.chain.kernels.log_space import LogSpace
 from inference.chain.kernels.problem import Problem, Slopes, Solved
 from inference.chain.paths import fastest
 
-SOLVERS = {"fused": ("fused", "Fused"), "compiled": ("compiled", "Compiled"), "triton": ("swept", "Swept")}
-DECODERS = {"fused": "fused_best", "compiled": "compiled", "triton": "swept"}
+SOLVERS = {
+    "fused": ("fused", "Fused"),
+    "compiled": ("compiled", "Compiled"),
+    "triton": ("triton_solved", "TritonSolved"),
+}
+DECODERS = {"fused": "fused_best", "compiled": "compiled", "triton": "triton_solved"}
 
 
 def solve(problem: Problem, path: str) -> Solved:
@@ -32,7 +36,7 @@ def solve(problem: Problem, path: str) -> Solved:
     if not solved.is_safe:
         solved = Mixed(problem, solved, path)
         if not bool(solved.rows.isfinite().all()):
-            raise ValueError(blame(solved.rows, problem.potentials()))
+            raise ValueError(explain(solved.rows, problem.potentials()))
     if problem.tags is not None:
         solved.rows.clamp_(min=0)  # below it by rounding alone
     return solved
@@ -40,13 +44,13 @@ def solve(problem: Problem, path: str) -> Solved:
 
 @cache
 def solver(path: str) -> Any:  # noqa: ANN401
-    """The class behind a path; its file is imported when first asked for, with what it needs."""
+    """The class behind a path; its file is imported at first use, with what it needs."""
     module, name = SOLVERS[path]
     return getattr(importlib.import_module(f"inference.chain.kernels.{module}"), name)
 
 
 def viterbi(p: ChainPotentials, path: str) -> tuple[Tensor, Tensor]:
-    """Tags (B, T), 0 where masked, and scores (B,): maxima need no ladder."""
+    """Tags (B, T), 0 where masked, and scores (B,): maxima are safe on every path."""
     path = fastest(p.unary, maxima=True) if path == "auto" else path
     if path in DECODERS:
         return decoder(path)(p)
@@ -102,7 +106,7 @@ class Mixed:
 
 
 def wider(problem: Problem, path: str) -> Solved:
-    """The next rung: float64 on a path that knows it, or log space."""
+    """The next attempt: float64 on a path that has it, or log space."""
     if state_type(problem.unary) == torch.float64:
         return LogSpace(problem)
     problem = problem.with_scores(lambda x: x.detach().double())

@@ -1,6 +1,6 @@
-"""The chain on CUDA: the Triton sweep behind the interface of the ladder.
+"""The chain on CUDA: the Triton sweep behind the interface of `Solved`.
 
-Gradients are products over what the sweep left. The tangent is PyTorch's, step by step.
+Gradients are products over the sweep's results. The tangent is PyTorch's, step by step.
 
 Shapes: B examples, T positions, S tags, N real positions of the batch.
 """
@@ -11,11 +11,10 @@ from torch import Tensor
 from energies.potentials import ChainPotentials
 from inference.chain.kernels import triton_chain
 from inference.chain.kernels.fused import Fused
-from inference.chain.kernels.problem import LIMITS, Problem, Slopes
-from inference.chain.kernels.verdict import fits
+from inference.chain.kernels.problem import LIMITS, Problem, Slopes, fits
 
 
-class Swept:
+class TritonSolved:
     """A problem after the Triton sweep; `inference.chain.kernels.problem.Solved`."""
 
     def __init__(self, problem: Problem) -> None:
@@ -49,7 +48,7 @@ class Swept:
         start, end = belief[:, 0].sum(0), belief.gather(1, last).sum((0, 1))
         pairwise = None
         if pairs:
-            before, sent = self.sweep.alpha[:, :-1], self.sweep.carry[:, 1:] * weights
+            before, sent = self.sweep.alpha[:, :-1], self.sweep.right[:, 1:] * weights
             pairwise = (before.flatten(0, 1).T @ sent.flatten(0, 1)) * self.table
             if self.gold is not None:
                 step = -weights.squeeze(2) * self.real[:, 1:]
@@ -81,7 +80,7 @@ class Swept:
         shift = (
             top.squeeze(2).masked_fill(~self.real, 0).sum(1) + (lengths - 1).clamp_min(0) * pairwise.amax()
         )
-        back = self.sweep.carry / self.sweep.carry.sum(2, keepdim=True)
+        back = self.sweep.right / self.sweep.right.sum(2, keepdim=True)
         back[:, 0] = 1
         owner = rows.unsqueeze(1).expand_as(self.real)[self.real]
         both = self.sweep.alpha[self.real], back[self.real]
@@ -95,7 +94,7 @@ def _width(scores: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def compacted(problem: Problem) -> tuple[Tensor | None, tuple[Tensor, ...]]:
-    """Where each position came from, or None where all stand so, and what the kernels take."""
+    """Where each position came from, None where nothing moved, and the arguments of the kernels."""
     unary, size = problem.unary.detach(), problem.unary.shape[2]
     p, order = ChainPotentials(unary, problem.pairwise.detach(), problem.mask).compacted()
     zeros = unary.new_zeros(size)
