@@ -47,8 +47,8 @@ class Quality(Metric):
         self.add_state("total", torch.zeros(()), "sum")
         self.add_state("count", torch.zeros(()), "sum")
 
-    def update(self, relaxed: Tensor, y: Tensor) -> None:
-        space = self.space.over(torch.ones(y.shape[:2], dtype=torch.bool))
+    def update(self, relaxed: Tensor, y: Tensor, mask: Tensor | None = None) -> None:
+        space = self.space.over(mask)
         self.total += space.quality(space.decode(relaxed), y).sum()
         self.count += len(y)
 
