@@ -38,6 +38,13 @@ class Bookkeeping(pl.LightningModule):
         self._counts: dict[str, int] = {}
         self._watched: dict[str, tuple[int, list[Tensor]]] = {}
 
+    def __setattr__(self, name: str, value: Any) -> None:  # noqa: ANN401
+        """As a module does, but for strings: Lightning stores the name of a hook a dozen times a step."""
+        if type(value) is str:
+            object.__setattr__(self, name, value)
+        else:
+            super().__setattr__(name, value)
+
     @abstractmethod
     def predict(self, batch: Batch) -> Tensor:
         """The relaxed answer of the scheme to a batch."""

@@ -244,15 +244,12 @@ class InfNet(Phased):
     def _energies(self, batch: Batch, answers: dict[Role, Tensor], *, truth: bool) -> RoleEnergies:
         """All answers, and the truth where it is asked for, through the energy in one call."""
         energy = self.given or self.energy.over(batch.mask).given(batch.inputs)
-        guesses = torch.stack([*answers.values()])
-        costs = self.space.over(batch.mask).cost(guesses, batch.y)
-        rows = energy(torch.cat([guesses, batch.y.unsqueeze(0)]) if truth else guesses)
-        return RoleEnergies(
-            dict(zip(answers, rows.unbind(0), strict=False)),
-            dict(zip(answers, costs.unbind(0), strict=True)),
-            rows[-1] if truth else None,
-            batch.observed,
-        )
+        rows = energy(torch.stack([*answers.values(), batch.y] if truth else [*answers.values()]))
+        cost: dict[Role, Tensor] = {}
+        if "augmented" in answers:
+            cost["augmented"] = self.space.over(batch.mask).cost(answers["augmented"], batch.y)
+        guesses = dict(zip(answers, rows.unbind(0), strict=False))
+        return RoleEnergies(guesses, cost, rows[-1] if truth else None, batch.observed)
 
     def _supervision(self, logits: dict[Role, Tensor], batch: Batch) -> Tensor:
         space = self.space.over(batch.mask)

@@ -26,7 +26,7 @@ Scalar = Float[Tensor, ""]
 
 @dataclass(frozen=True)
 class RoleEnergies:
-    """Energies (B,) of each role's answer, the costs (B,) of these, and the energy (B,) of the truth."""
+    """Energies (B,) of each role's answer, the cost (B,) of that of F, and the energy (B,) of the truth."""
 
     guess: dict[Role, Rows]
     cost: dict[Role, Rows]
