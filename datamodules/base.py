@@ -10,7 +10,7 @@ from jaxtyping import Bool
 from pytorch_lightning import LightningDataModule
 from torch import Tensor
 
-from datamodules.batches import Batch, Batches
+from datamodules.batches import Batch, Batches, Transform
 from datamodules.errors import DataMismatch
 
 
@@ -40,6 +40,7 @@ class DeviceData(LightningDataModule):
 
     With `pool` above 1 the training sentences of a batch are of similar lengths: see Batches. With
     `observed_share` that share of the training answers, drawn with the seed, is known; the others are hidden.
+    A `transform` changes training batches: see `transforms`.
 
     Under several processes each trains on its share of every permutation. Validation and test are not shared
     out: each process sees all of it, so that the numbers are those of one process.
@@ -53,6 +54,7 @@ class DeviceData(LightningDataModule):
         seed: int,
         pool: int = 1,
         observed_share: float | None = None,
+        transform: Transform | None = None,
     ) -> None:
         super().__init__()
         if observed_share is not None and not 0 <= observed_share <= 1:
@@ -61,7 +63,7 @@ class DeviceData(LightningDataModule):
             if size < 1:
                 raise DataMismatch(f"{name} is {size}: take 1 or more.")
         self.batch_size, self.eval_batch_size, self.seed = batch_size, eval_batch_size, seed
-        self.pool, self.observed_share = pool, observed_share
+        self.pool, self.observed_share, self.transform = pool, observed_share, transform
         self.splits: dict[str, Split] = {}
         self.checksums: dict[str, str] = {}  # sha256 of each file that was read, by name
         self.tables: dict[str, Tensor] = {}  # of the vocabulary, for networks that ask for them
@@ -113,6 +115,7 @@ class DeviceData(LightningDataModule):
             rank=rank,
             world_size=world_size,
             pool=self.pool,
+            transform=self.transform,
         )
 
     def val_dataloader(self) -> Batches:

@@ -3,11 +3,13 @@
 Shapes: B examples of a batch, N examples of a split.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from datamodules.errors import DataMismatch
@@ -57,6 +59,8 @@ class Batches:
     the epoch is drawn last. So the batches are as random as before, but for the company an example is in.
     It takes a mask and a seed.
 
+    A `transform` changes each batch by numbers that depend on (seed, epoch, step) only.
+
     With several processes each takes every `world_size`-th example of what all together take in one step,
     from the same permutation; the tail that does not divide is dropped in training, and evaluation is meant
     for one process.
@@ -79,6 +83,7 @@ class Batches:
         mask: Tensor | None = None,
         observed: Tensor | None = None,
         pool: int = 1,
+        transform: "Transform | None" = None,
     ) -> None:
         mask = getattr(inputs, "mask", None) if mask is None else mask
         if pool < 1 or (pool > 1 and (mask is None or seed is None)):
@@ -87,6 +92,7 @@ class Batches:
             )
         self.inputs: Any = inputs
         self.y, self.mask, self.observed, self.pool = y, mask, observed, pool
+        self.transform = transform
         self.lengths = None if mask is None else lengths_of(mask)
         self.batch_size, self.seed = batch_size, seed
         self.rank, self.world_size = rank, world_size
@@ -105,8 +111,11 @@ class Batches:
         return -(-(len(self.inputs) // self.world_size) // self.batch_size)
 
     def __iter__(self) -> Iterator[Batch]:
-        for step in self._steps():
-            yield self.rows(step[self.rank :: self.world_size])
+        for place, step in enumerate(self._steps()):
+            batch = self.rows(step[self.rank :: self.world_size])
+            if self.transform is not None:
+                batch = self.transform(batch, self._draws(place, len(step))[self.rank :: self.world_size])
+            yield batch
 
     def rows(self, rows: Tensor) -> Batch:
         """The batch of some examples, given by their indices on the CPU."""
@@ -118,6 +127,13 @@ class Batches:
             y, mask = y[:, :longest], self.mask[:, :longest][here] if mask is None else mask
         observed = None if self.observed is None else self.observed[here]
         return Batch(inputs, y[here].to(torch.float32), mask, observed)
+
+    def _draws(self, place: int, count: int) -> Tensor:
+        """The numbers that change the examples of a step, on the CPU."""
+        assert self.transform is not None
+        seed = ((self.seed or 0) * 1_000_003 + self.epoch) * 1_000_003 + place + 1
+        generator = torch.Generator().manual_seed(seed & 0x7FFF_FFFF_FFFF_FFFF)
+        return torch.rand(count, self.transform.num_draws, generator=generator)
 
     def _steps(self) -> list[Tensor]:
         """The examples that all processes together take in each step, in the order of this epoch."""
@@ -137,6 +153,20 @@ class Batches:
         ranked = [pool[self.lengths[pool].argsort(stable=True)] for pool in pools]
         steps = [step for pool in ranked for step in _cut(pool, at_once)]
         return [steps[place] for place in torch.randperm(len(steps), generator=generator).tolist()]
+
+
+class Transform(ABC):
+    """A change of the examples of a training batch, inputs and answers together.
+
+    It takes `num_draws` numbers an example, uniform in [0, 1), and nothing else is drawn. They come from
+    (seed, epoch, step) and the place of the example in the step, however many processes share it.
+    """
+
+    num_draws: int
+
+    @abstractmethod
+    def __call__(self, batch: Batch, draws: Float[Tensor, "B num_draws"]) -> Batch:
+        """The changed batch."""
 
 
 def _cut(rows: Tensor, size: int) -> list[Tensor]:

@@ -9,7 +9,7 @@ have the same shape, (B, L), (B, T, S) or (B, H, W); "..." stands for leading sa
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 import torch.nn.functional as F
@@ -25,15 +25,16 @@ LOG_FLOOR = -100.0  # where binary cross-entropy, and so the released code, clam
 
 
 class AnswerSpace(ABC):
-    """A kind of answer: how to relax, draw, weigh, judge and search it."""
+    """A kind of answer: how to relax, draw, weigh, judge and search it.
+
+    `simplex`: the last dimension of a relaxed answer sums to 1; otherwise each entry is a coin of its own.
+    """
+
+    simplex: ClassVar[bool] = False
 
     def over(self, mask: Tensor | None) -> Self:
         """This space for one batch, told which positions are real; most spaces have no such thing."""
         return self
-
-    @abstractmethod
-    def check_answers(self, y: Tensor) -> None:
-        """Refuse data whose answers y (..., *answer) have another size than this space."""
 
     @abstractmethod
     def relax(self, logits: Tensor) -> Tensor:
@@ -45,10 +46,6 @@ class AnswerSpace(ABC):
 
         Sets come as bool, which energies over sets look up instead of multiplying; other answers as float.
         """
-
-    @abstractmethod
-    def noise(self, logits: Tensor, num_samples: int) -> Tensor:
-        """What makes draws of logits when it is added and the nearest answer taken, (K, B, ...)."""
 
     @abstractmethod
     def log_prob(self, logits: Tensor, y: Tensor) -> Tensor:
@@ -78,17 +75,13 @@ class AnswerSpace(ABC):
     def project(self, y: Tensor) -> Tensor:
         """The nearest relaxed answer to any point."""
 
-    def share_scale(self, square: Tensor) -> Tensor:
-        """Squared gradients, averaged over entries that the feasible set ties together; here none are."""
-        return square
+    @abstractmethod
+    def start(self, like: Tensor) -> Tensor:
+        """What a search begins with when it knows nothing; of `like` the shape (B, ...) and the type."""
 
     @abstractmethod
-    def start(self, x: Tensor) -> Tensor:
-        """The answer a search begins with when it knows nothing, (B, ...)."""
-
-    @abstractmethod
-    def random(self, x: Tensor, num_samples: int) -> Tensor:
-        """Relaxed answers drawn uniformly, (K, B, ...)."""
+    def random(self, like: Tensor, num_samples: int) -> Tensor:
+        """Relaxed answers drawn uniformly, (K, B, ...); of `like` the shape (B, ...) and the type."""
 
 
 class _Binary(AnswerSpace):
@@ -98,19 +91,11 @@ class _Binary(AnswerSpace):
     def flat(self, y: Tensor) -> Tensor:
         """The entries of an example in one last dimension."""
 
-    @abstractmethod
-    def shape(self, x: Tensor) -> tuple[int, ...]:
-        """Shape (B, ...) of the answers to a batch."""
-
     def relax(self, logits: Tensor) -> Tensor:
         return logits.sigmoid()
 
     def sample(self, logits: Tensor, num_samples: int) -> Tensor:
         return sets.draw(logits, num_samples)
-
-    def noise(self, logits: Tensor, num_samples: int) -> Tensor:
-        uniform = torch.rand(num_samples, *logits.shape, dtype=logits.dtype, device=logits.device)
-        return torch.logit(uniform, eps=torch.finfo(logits.dtype).eps)
 
     def log_prob(self, logits: Tensor, y: Tensor) -> Tensor:
         logits = self.flat(logits.detach())
@@ -123,11 +108,11 @@ class _Binary(AnswerSpace):
     def project(self, y: Tensor) -> Tensor:
         return y.clamp(0, 1)
 
-    def start(self, x: Tensor) -> Tensor:
-        return torch.zeros(self.shape(x), dtype=_real_type(x), device=x.device)
+    def start(self, like: Tensor) -> Tensor:
+        return torch.zeros_like(like)
 
-    def random(self, x: Tensor, num_samples: int) -> Tensor:
-        return torch.rand(num_samples, *self.shape(x), dtype=_real_type(x), device=x.device)
+    def random(self, like: Tensor, num_samples: int) -> Tensor:
+        return torch.rand(num_samples, *like.shape, dtype=like.dtype, device=like.device)
 
 
 @dataclass(frozen=True)
@@ -147,9 +132,6 @@ class LabelSets(_Binary):
     def flat(self, y: Tensor) -> Tensor:
         return y
 
-    def shape(self, x: Tensor) -> tuple[int, ...]:
-        return len(x), self.num_labels
-
     def supervise(self, logits: Tensor, y: Tensor) -> Tensor:
         return F.binary_cross_entropy_with_logits(logits, y, reduction="none").sum(-1)
 
@@ -165,22 +147,13 @@ class LabelSets(_Binary):
 
 @dataclass(frozen=True)
 class PixelMasks(_Binary):
-    """Binary images: y in {0, 1}^(H x W), relaxed to [0, 1]; one logit a pixel.
+    """Binary images: y in {0, 1}^(H x W), relaxed to [0, 1]; one logit a pixel. A crop is an image too.
 
     Supervision is the pixel-mean cross-entropy, quality soft IoU, cost its complement.   [SEAL §5.4; DVN]
     """
 
-    height: int
-    width: int
-
-    def check_answers(self, y: Tensor) -> None:
-        match_answers(y, height=self.height, width=self.width)
-
     def flat(self, y: Tensor) -> Tensor:
         return y.flatten(-2)
-
-    def shape(self, x: Tensor) -> tuple[int, ...]:
-        return len(x), self.height, self.width
 
     def sample(self, logits: Tensor, num_samples: int) -> Tensor:
         return super().sample(logits, num_samples).to(logits.dtype)
@@ -207,6 +180,7 @@ class TagSequences(AnswerSpace):
     [InfNet+ §2, eqs. 3, 4]
     """
 
+    simplex = True
     num_tags: int
     mask: Tensor | None = None  # (B, T) bool, True is real; bound by `over`
     reduction: Literal["mean", "sum"] | None = None  # None, by which older runs keep their names, is the mean
@@ -230,11 +204,6 @@ class TagSequences(AnswerSpace):
         probability = logits.detach().softmax(-1).flatten(0, -2)  # (B T, S)
         tags = probability.multinomial(num_samples, replacement=True).T.unflatten(1, logits.shape[:-1])
         return self._hide(F.one_hot(tags, self.num_tags).to(logits.dtype))
-
-    def noise(self, logits: Tensor, num_samples: int) -> Tensor:
-        shape = (num_samples, *logits.shape)
-        exponential = torch.empty(shape, dtype=logits.dtype, device=logits.device).exponential_()
-        return -exponential.log()  # Gumbel
 
     def log_prob(self, logits: Tensor, y: Tensor) -> Tensor:
         return torch.einsum("bts,...bts->...b", self._hide(logits.detach().log_softmax(-1)), y)
@@ -263,15 +232,11 @@ class TagSequences(AnswerSpace):
         support = (descending * rank > excess).sum(-1, keepdim=True)
         return self._hide((y - excess.gather(-1, support - 1) / support).clamp_min(0))
 
-    def share_scale(self, square: Tensor) -> Tensor:
-        return square.mean(-1, keepdim=True).expand_as(square)
+    def start(self, like: Tensor) -> Tensor:
+        return self._hide(torch.full_like(like, 1 / self.num_tags))
 
-    def start(self, x: Tensor) -> Tensor:
-        uniform = torch.full((*self.real.shape, self.num_tags), 1 / self.num_tags, device=x.device)
-        return self._hide(uniform)
-
-    def random(self, x: Tensor, num_samples: int) -> Tensor:
-        weights = torch.empty(num_samples, *self.real.shape, self.num_tags, device=x.device).exponential_()
+    def random(self, like: Tensor, num_samples: int) -> Tensor:
+        weights = like.new_empty(num_samples, *like.shape).exponential_()
         return self._hide(weights / weights.sum(-1, keepdim=True))  # uniform on the simplex
 
     def _hide(self, y: Tensor) -> Tensor:
@@ -279,8 +244,3 @@ class TagSequences(AnswerSpace):
 
     def _length(self) -> Tensor:
         return self.real.sum(-1).clamp_min(1)
-
-
-def _real_type(x: Tensor) -> torch.dtype:
-    """The type of relaxed answers to inputs, which may be counts, ids or bytes of a picture."""
-    return x.dtype if x.is_floating_point() else torch.get_default_dtype()

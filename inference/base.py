@@ -10,7 +10,6 @@ from torch import Tensor
 from energies.base import Slope
 from energies.potentials import Potentials
 from energies.spaces import AnswerSpace
-from networks.inputs import Inputs
 
 P = TypeVar("P", bound=Potentials)
 
@@ -39,11 +38,12 @@ class Inference(metaclass=ABCMeta):
 
     @abstractmethod
     def __call__(
-        self, slope: Slope, space: AnswerSpace, x: Inputs, logits: Tensor | None = None
+        self, slope: Slope, space: AnswerSpace, like: Tensor, logits: Tensor | None = None
     ) -> Prediction:
         """The answer to each example at which the target is lowest, as far as the search can tell.
 
         `slope` gives value and gradient of the target; `logits` are those of a feed-forward net, if any.
+        Answers have the shape and the type of `like`, whose values are not read.
         """
 
 

@@ -16,7 +16,6 @@ from energies.base import Slope
 from energies.spaces import AnswerSpace
 from inference.base import Inference, Prediction, Status
 from losses.observed import over_entries
-from networks.inputs import Inputs
 from networks.sizes import at_least
 
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8  # Adam's defaults
@@ -28,23 +27,23 @@ class Start(ABC):
     """Where a search begins."""
 
     @abstractmethod
-    def __call__(self, space: AnswerSpace, x: Inputs, logits: Tensor | None) -> Tensor:
-        """Starting points (K, B, ...); `logits` are those of a feed-forward net, where there is one."""
+    def __call__(self, space: AnswerSpace, like: Tensor, logits: Tensor | None) -> Tensor:
+        """Starting points (K, B, ...), of the shape and type of `like`; `logits` are a feed-forward net's."""
 
 
 @dataclass(frozen=True)
 class Blank(Start):
     """One start that knows nothing: no label, or every tag alike.   [DVN]"""
 
-    def __call__(self, space: AnswerSpace, x: Inputs, logits: Tensor | None) -> Tensor:
-        return space.start(x).unsqueeze(0)
+    def __call__(self, space: AnswerSpace, like: Tensor, logits: Tensor | None) -> Tensor:
+        return space.start(like).unsqueeze(0)
 
 
 @dataclass(frozen=True)
 class FromNet(Start):
     """One start at the relaxed prediction of a feed-forward net.   [SEAL's SPEN rows]"""
 
-    def __call__(self, space: AnswerSpace, x: Inputs, logits: Tensor | None) -> Tensor:
+    def __call__(self, space: AnswerSpace, like: Tensor, logits: Tensor | None) -> Tensor:
         if logits is None:
             raise ValueError(
                 "the search starts from a net's prediction, but the scheme was given no `guesser`."
@@ -61,8 +60,8 @@ class Uniform(Start):
     def __post_init__(self) -> None:
         at_least(1, num_starts=self.num_starts)
 
-    def __call__(self, space: AnswerSpace, x: Inputs, logits: Tensor | None) -> Tensor:
-        return space.random(x, self.num_starts)
+    def __call__(self, space: AnswerSpace, like: Tensor, logits: Tensor | None) -> Tensor:
+        return space.random(like, self.num_starts)
 
 
 @dataclass(frozen=True)
@@ -85,10 +84,10 @@ class GradientInference(Inference):
 
     @torch.no_grad()
     def __call__(
-        self, slope: Slope, space: AnswerSpace, x: Inputs, logits: Tensor | None = None
+        self, slope: Slope, space: AnswerSpace, like: Tensor, logits: Tensor | None = None
     ) -> Prediction:
         """Minimise the target whose value and gradient `slope` gives."""
-        y = self.start(space, x, logits)
+        y = self.start(space, like, logits)
         mean, square = torch.zeros_like(y), torch.zeros_like(y)
         found = _Lowest()
         for step in range(1, self.steps + 1):
@@ -97,7 +96,10 @@ class GradientInference(Inference):
             if step == self.steps:
                 break  # where it would lead is no candidate
             mean.lerp_(gradient, 1 - BETA1)
-            square.lerp_(space.share_scale(gradient.square()), 1 - BETA2)
+            squared = gradient.square()
+            if space.simplex:
+                squared = squared.mean(-1, keepdim=True).expand_as(squared)
+            square.lerp_(squared, 1 - BETA2)
             scale = (square / (1 - BETA2**step)).sqrt_().add_(EPSILON)
             y = space.project(y.addcdiv(mean, scale, value=-self.step_size / (1 - BETA1**step)))
         return found.prediction(self.steps)
@@ -124,10 +126,9 @@ class LogitInference(Inference):
 
     @torch.no_grad()
     def __call__(
-        self, slope: Slope, space: AnswerSpace, x: Inputs, logits: Tensor | None = None
+        self, slope: Slope, space: AnswerSpace, like: Tensor, logits: Tensor | None = None
     ) -> Prediction:
         """Minimise the target whose value and gradient `slope` gives."""
-        like = space.start(x)
         z = like.new_empty(self.num_starts, *like.shape).uniform_(-self.spread, self.spread)
         push = torch.zeros_like(z)
         found = _Lowest()

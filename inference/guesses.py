@@ -48,7 +48,7 @@ class GuessContext:
     def search(self, inference: Search, target: Callable[[Slope], Slope]) -> Guesses:
         """The one guess a search finds lowest; `target` makes the slope it follows of the energy's."""
         slope = target(self.energy.slope(self.x))
-        return Guesses(inference(slope, self.space, self.x, self.logits).y.unsqueeze(0))
+        return Guesses(inference(slope, self.space, self.y, self.logits).y.unsqueeze(0))
 
 
 class Guess(ABC):
@@ -125,8 +125,20 @@ class Concrete(Several):
 
     def __call__(self, case: GuessContext) -> Guesses:
         logits = case.known_logits()
-        noise = case.space.noise(logits, self.num_samples)
-        return Guesses(case.space.relax((logits + noise) / self.temperature))
+        noise = gumbel if case.space.simplex else logistic
+        draws = logits + noise(logits, self.num_samples)
+        return Guesses(case.space.relax(draws / self.temperature))
+
+
+def gumbel(logits: Tensor, num_samples: int) -> Tensor:
+    """Noise (K, B, ...) under which the largest logit is a draw of their softmax."""
+    return -logits.new_empty(num_samples, *logits.shape).exponential_().log()
+
+
+def logistic(logits: Tensor, num_samples: int) -> Tensor:
+    """Noise (K, B, ...) under which the sign of a logit is a draw of its sigmoid."""
+    uniform = torch.rand(num_samples, *logits.shape, dtype=logits.dtype, device=logits.device)
+    return torch.logit(uniform, eps=torch.finfo(logits.dtype).eps)
 
 
 @dataclass(frozen=True)

@@ -35,5 +35,5 @@ class SquashedMinimum(Guess):
             energy, gradient = slope(p)
             return energy - case.space.cost(p, case.y), gradient * p * (1 - p)
 
-        found = self.inference(squashed, case.space, case.x, case.logits)
+        found = self.inference(squashed, case.space, case.y, case.logits)
         return Guesses(found.y.sigmoid().unsqueeze(0))

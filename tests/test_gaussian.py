@@ -211,6 +211,6 @@ def test_predictions_are_answers_of_the_space() -> None:
     picture = GaussianPotentials(p.unary.view(2, 3, 4, 2), p.embedding.view(2, 3, 4, 3), p.ridge)
     predicted = CrossEntropy().predict(picture)
     torch.testing.assert_close(predicted.flatten(1), gaussian.mode(p).softmax(-1)[..., 1])
-    space = PixelMasks(3, 4)
+    space = PixelMasks()
     assert space.decode(predicted).shape == (2, 3, 4)
     torch.testing.assert_close(space.relax(picture.logits()), picture.unary.softmax(-1)[..., 1])

@@ -45,7 +45,7 @@ class Bowl(Energy):
 SPACES: dict[str, tuple[AnswerSpace, tuple[int, ...]]] = {
     "sets": (LabelSets(4), (B, 4)),
     "tags": (TagSequences(3).over(MASK), (B, 2, 3)),
-    "masks": (PixelMasks(2, 3), (B, 2, 3)),
+    "masks": (PixelMasks(), (B, 2, 3)),
 }
 SEARCHES: dict[str, Inference] = {
     "answers": GradientInference(Uniform(4), steps=60, step_size=0.1),
@@ -295,6 +295,6 @@ def test_guesses_without_a_net_say_what_is_missing() -> None:
 @pytest.mark.parametrize("search", SEARCHES)
 def test_no_gradient_reaches_the_parameters_through_a_search(search: str) -> None:
     case = spen_case()
-    found = SEARCHES[search](case.energy.slope(case.x), case.space, case.x)
+    found = SEARCHES[search](case.energy.slope(case.x), case.space, case.y)
     assert not found.y.requires_grad and not found.energy.requires_grad
     assert all(p.grad is None for p in case.energy.parameters())

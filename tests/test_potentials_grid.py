@@ -88,7 +88,7 @@ def gaussian() -> tuple[StructuredEnergy, Criterion, AnswerSpace, Data]:
     y = (torch.arange(5) < torch.randint(1, 5, (N, 1, 1))).float().expand(N, 4, 5).contiguous()
     x = (2 * y - 1).unsqueeze(-1) * torch.ones(D) + 2 * torch.randn(N, 4, 5, D)
     embedding = nn.Sequential(nn.Linear(D, 3), nn.ReLU())
-    return GaussianEnergy(nn.Linear(D, 2), embedding), CrossEntropy(), PixelMasks(4, 5), Data(x, y)
+    return GaussianEnergy(nn.Linear(D, 2), embedding), CrossEntropy(), PixelMasks(), Data(x, y)
 
 
 KINDS = {"chain": chain, "gaussian": gaussian}

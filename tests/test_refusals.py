@@ -13,7 +13,7 @@ from torch import nn
 from energies.base import Energy
 from energies.chain import ChainEnergy
 from energies.mlc import LabelMixEnergy
-from energies.spaces import AnswerSpace, LabelSets, PixelMasks, TagSequences
+from energies.spaces import AnswerSpace, LabelSets, TagSequences
 from energies.tag_lm import TagLMEnergy
 from inference.gradient import GradientInference, LogitInference, Uniform
 from lightning_modules.metrics.changes import TagChanges
@@ -154,8 +154,6 @@ TAGS = ["O", "B-NP", "I-NP"]
     [
         (LabelSets(3), (9, 3), (9, 4), "num_labels is 3, .* have 4"),
         (TagSequences(3), (9, 5, 3), (9, 5, 4), "num_tags is 3, .* have 4"),
-        (PixelMasks(3, 4), (9, 3, 4), (9, 3, 5), "width is 4, .* have 5"),
-        (PixelMasks(3, 4), (9, 3, 4), (9, 2, 4), "height is 3, .* have 2"),
         (MultiLabelScores(3), (9, 3), (9, 4), "num_labels is 3, .* have 4"),
         (SpanScores(TAGS), (9, 5, 3), (9, 5, 4), "tags has 3 names, .* have 4 tags"),
         (TagChanges(TAGS), (9, 5, 3), (9, 5, 2), "tags has 3 names, .* have 2 tags"),

@@ -80,7 +80,7 @@ MASK = torch.tensor([[True, True, True], [True, False, True]]).repeat(N // 2, 1)
 SPACES: dict[str, tuple[AnswerSpace, tuple[int, ...]]] = {
     "sets": (LabelSets(5), (5,)),
     "tags": (TagSequences(4), (3, 4)),
-    "masks": (PixelMasks(2, 3), (2, 3)),
+    "masks": (PixelMasks(), (2, 3)),
 }
 
 
