@@ -91,7 +91,7 @@ class Phased(Scheme):
         if self.next_phase() and self.trainer.early_stopping_callback is None:
             raise ValueError(
                 f"{type(self).__name__} has no EarlyStopping callback to end its phases. Add one to "
-                "trainer.callbacks, or a layer that has it, such as --config conf/task/ocr.yaml."
+                "trainer.callbacks, or a layer that has it, such as --config conf/data/ocr.yaml."
             )
 
     def on_train_epoch_end(self) -> None:

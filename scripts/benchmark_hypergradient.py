@@ -34,7 +34,7 @@ from datamodules.batches import Batch, Batches
 from energies.base import SumEnergy
 from energies.mlc import LabelMixEnergy, LocalEnergy
 from energies.spaces import LabelSets
-from experiments.plan.cli import hush
+from experiments.run.cli import hush
 from inference.bilevel import (
     Bilevel,
     ConjugateGradient,

@@ -24,11 +24,12 @@ def main() -> int:
         file, run = Path(folder) / "made-up.arff", Path(folder) / "run"
         shape = [f"--rows={ROWS}", f"--features={FEATURES}", f"--labels={LABELS}"]
         _python("tests/make_mlc.py", str(file), *shape)
-        layers = ["data/arff", "scheme/seal_dynamic_nce_mlc", "tuned/seal_mlc/eurlexev/dynamic_nce"]
+        layers = ["data/arff.yaml", "scheme/seal_dynamic.yaml", "objective/nce.yaml"]
+        layers.append("tuned/seal_mlc/eurlexev.yaml:dynamic_nce")
         _python(
             "-m",
             "scripts.train",
-            *(f"--config=conf/{layer}.yaml" for layer in layers),
+            *(f"--config=conf/{layer}" for layer in layers),
             f"--data.train={file}",
             f"--data.num_features={FEATURES}",
             f"--data.num_labels={LABELS}",

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from datamodules.batches import Batches
 from energies.chain import ChainEnergy
 from energies.spaces import TagSequences
-from experiments.plan.cli import hush
+from experiments.run.cli import hush
 from inference.networks import InferenceNetworks, Separated, Shared, Stacked
 from lightning_modules.infnet import InfNet
 from lightning_modules.metrics.sequence import SequenceScores

@@ -24,7 +24,7 @@ from energies.chain import ChainEnergy
 from energies.mlc import LabelMixEnergy, LocalEnergy
 from energies.scaling import Online
 from energies.spaces import LabelSets, TagSequences
-from experiments.plan.cli import hush
+from experiments.run.cli import hush
 from inference.chain import criteria
 from inference.guesses import GuessContext, Sampled
 from lightning_modules.bookkeeping import mix

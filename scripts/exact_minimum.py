@@ -65,7 +65,7 @@ def compare(scheme: Scheme, data: DeviceData) -> tuple[dict[str, Row], float]:
         what = f"the energy of this run is a {type(chain).__name__}" if chain else "this run has no energy"
         raise UserError(
             f"{what}; its minimum cannot be found exactly. Give the folder of a run whose energy is a "
-            "ChainEnergy, such as one of conf/scheme/infnet/margin.yaml."
+            "ChainEnergy, such as one of conf/scheme/infnet.yaml on tags."
         )
     found: list[Tensor] = []
     metrics = {name: copy.deepcopy(scheme.metric) for name in ANSWERS[1:]}

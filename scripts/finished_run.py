@@ -8,7 +8,7 @@ from torch import nn
 
 from datamodules.base import DeviceData
 from experiments.errors import UserError
-from experiments.plan.cli import TrainCLI, hush
+from experiments.run.cli import TrainCLI, hush
 from lightning_modules.base import Scheme
 from networks.pretrained import read_checkpoint
 

@@ -62,9 +62,9 @@ columns:
   one: {label: One, config: [conf/data/yeast.yaml], note: a note}
   two: {label: Two, config: [conf/data/generated.yaml], instead_of: one, metric: test/accuracy}
 rows:
-  ce: {label: CE, config: [conf/scheme/cross_entropy_mlc.yaml], note: "see [there](there.md)"}
-  nce: {label: NCE, config: conf/scheme/nce_mlc.yaml, needs: {model.x: ce}, columns: [one]}
-  point: {label: P, config: [conf/scheme/dvn_mlc.yaml], set: {model.y: 1}, grid: {model.lr: [0.1, 0.2]}}
+  ce: {label: CE, config: [conf/scheme/cross_entropy.yaml], note: "see [there](there.md)"}
+  nce: {label: NCE, config: conf/scheme/energy_net.yaml, needs: {model.x: ce}, columns: [one]}
+  point: {label: P, config: [conf/scheme/energy_net.yaml], set: {model.y: 1}, grid: {model.lr: [0.1, 0.2]}}
   cited: {label: Somebody 2009, cited: true}
 reported: {ce: {one: [60.0, 1.5], two: 3}, cited: {one: 55.4}}
 claims:

@@ -1,6 +1,6 @@
 r"""One run by hand: layer config files left to right, then options.
 
-    python -m scripts.train --config conf/data/bibtex.yaml --config conf/scheme/cross_entropy_mlc.yaml \
+    python -m scripts.train --config conf/data/bibtex.yaml --config conf/scheme/cross_entropy.yaml \
         --trainer.max_epochs 5
 
 The run's files (config.yaml, metrics.csv, checkpoints, record.json) go to --run_dir; given the folder of a

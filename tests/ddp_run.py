@@ -18,7 +18,7 @@ warnings.filterwarnings("ignore")
 
 import torch  # noqa: E402
 
-from experiments.plan.cli import hush  # noqa: E402
+from experiments.run.cli import hush  # noqa: E402
 from lightning_modules.metrics.multilabel import MultiLabelScores  # noqa: E402
 from lightning_modules.processes import share_gradients  # noqa: E402
 from scheme_runs import SmallCLI  # noqa: E402

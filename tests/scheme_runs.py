@@ -1,9 +1,10 @@
-"""Every file of conf/scheme as runs of a second: what lies around it, small sizes, no randomness."""
+"""Every scheme and objective of a table as runs of a second: what lies around it, small sizes, no randomness."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from copy import deepcopy
-from fnmatch import fnmatch
+from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -16,27 +17,16 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 from pytorch_lightning.cli import LightningArgumentParser
 from torch import Tensor, nn
 
-from committed import ROOT, committed
+from committed import committed
 from energies import sets
-from experiments.plan.cli import Args, TrainCLI
+from experiments.plan.layers import file_and_row, layered, rows_of
+from experiments.plan.parser import Args
+from experiments.plan.spec import read_table
+from experiments.run.cli import TrainCLI
 
-SCHEMES = Path("conf/scheme")
 DDP = Path("conf/trainer/ddp.yaml")
 QUICK = ["--trainer.max_epochs=1", "--trainer.limit_train_batches=3", "--trainer.limit_val_batches=1"]
-WANTS = {"seal_static": "energy", "spen_mlc": "guesser", "nce_mlc": "guesser"}
-OWN = "class_path: lightning_modules."  # in a file that names its scheme, and so lies under all others
-UNDER = {  # what a layer is laid over, the first pattern that fits; each is a run
-    "implicit/cross_entropy": ["cross_entropy_mlc"],
-    "implicit/*": ["implicit/label_sets", "implicit/tags"],
-    "infnet/label_sets/*": ["infnet_mlc"],
-    "released/dynamic_margin": ["seal_dynamic_margin_mlc"],
-    "released/partly_pretrained": ["seal_static_nce_mlc"],
-    "released/spen": ["spen_mlc"],
-    "scaling/sgd": ["crf_joint"],
-    "scaling/sgd_stage": ["crf_stage"],
-    "scaling/*": ["crf_scaled"],
-}
-UNFINISHED = ["implicit/label_sets", "implicit/tags"]  # no scheme without a layer over it
+DATA = {"label_sets": "generated", "chains": "ocr", "sentences": "twitter_pos"}  # by kind of answer
 SETTINGS = {
     "EarlyStopping": {"patience": 0, "min_delta": 1.0},
     "ReduceLROnPlateau": {"patience": 0},
@@ -66,42 +56,57 @@ def configs(*files: str | Path) -> list[str]:
 def train_checkpoints(folder: Path) -> dict[str, str]:
     """Real checkpoints of a cross-entropy run and an energy run on generated data, by what they are for."""
     found = {}
-    for part, scheme in {"guesser": "cross_entropy_mlc", "energy": "dvn_mlc"}.items():
-        over = configs("conf/data/generated.yaml", SCHEMES / f"{scheme}.yaml")
+    for part, dials in {"guesser": ["scheme/cross_entropy"], "energy": ["scheme/energy_net", "objective/dvn"]}.items():
+        over = configs("conf/data/generated.yaml", *(f"conf/{dial}.yaml" for dial in dials))
         cli = TrainCLI([*over, *QUICK], run_dir=str(folder / part))
         cli.trainer.fit(cli.model, cli.datamodule)
         found[part] = str(folder / part / "checkpoints" / "best.ckpt")
     return found
 
 
-def needs(scheme: Path, checkpoints: dict[str, str]) -> list[str]:
-    """The option of a scheme that starts from a finished run."""
-    part = next((part for name, part in WANTS.items() if scheme.stem.startswith(name)), None)
-    return [f"--model.{part}.init_args.checkpoint={checkpoints[part]}"] if part else []
+def needs(arguments: list[str], checkpoints: dict[str, str]) -> list[str]:
+    """The option of a run that starts from a finished one."""
+    parts = layered(arguments).tree["model"]["init_args"]
+    return [
+        f"--model.{part}.init_args.checkpoint={path}"
+        for part, path in checkpoints.items()
+        if (parts.get(part) or {}).get("init_args", {}).get("checkpoint") == ""
+    ]
 
 
+@cache
 def runs() -> dict[str, list[str]]:
-    """The config files of each run, by its name; each file of conf/scheme is in at least one."""
-    found = {}
-    for file in committed(f"{SCHEMES}/**/*.yaml"):
-        name = str(file.relative_to(SCHEMES).with_suffix(""))
-        if OWN not in (ROOT / file).read_text():
-            under = next((below for pattern, below in UNDER.items() if fnmatch(name, pattern)), None)
-            assert under, f"{file} names no scheme: say in UNDER what it is laid over"
-            found |= {f"{name} over {below}": around([below, name]) for below in under}
-        elif name not in UNFINISHED:
-            found[name] = around([name])
+    """The options of a run for each scheme, objective and kind of answer of a table, by its name.
+
+    And one for each setting of a row that names another energy or scaling.
+    """
+    found: dict[str, list[str]] = {}
+    for path in (path for folder in ("tables", "sweeps") for path in committed(f"conf/{folder}/*.yaml")):
+        table = read_table(str(path))
+        for (name, row), column in product(table.rows.items(), table.columns):
+            if not table.has(name, column):
+                continue
+            kind = kind_of(*table.columns[column].config)
+            dials = " ".join(Path(file).stem for file in row.config)
+            given = configs(f"conf/data/{DATA[kind]}.yaml", *row.config)
+            found.setdefault(f"{dials}, {kind}", given)
+            settings = [f"--{key}={value}" for key, value in row.set.items() if "energies." in str(value)]
+            tuned = [layer for layer in table.layers(name, column) if layer.endswith(f":{row.tuned}")]
+            if settings or any("class_path: energies." in text_of(layer) for layer in tuned):
+                scheme = Path(row.config[0]).stem
+                found.setdefault(f"{scheme} {row.tuned or 'set'}, {kind}", [*given, *configs(*tuned), *settings])
     return found
 
 
-def around(schemes: list[str]) -> list[str]:
-    """Schemes between the data that suit them and the task's file."""
-    files = [f"{SCHEMES}/{name}.yaml" for name in schemes]
-    text = (ROOT / files[0]).read_text()
-    if "energies.spaces.LabelSets" in text:
-        return ["conf/data/generated.yaml", *files]
-    data, task = ("twitter_pos", "pos") if "${net}" in text else ("ocr", "ocr")
-    return [f"conf/data/{data}.yaml", *files, f"conf/task/{task}.yaml"]
+def kind_of(*data: str) -> str:
+    """The kind of answer of a data file: a file of conf/data/kinds."""
+    return next(Path(file).stem for file in layered(configs(*data)).files if "/kinds/" in file)
+
+
+def text_of(layer: str) -> str:
+    """What a row of settings says."""
+    file, row = file_and_row(layer)
+    return yaml.safe_dump(rows_of(Path(file))[row])
 
 
 class SmallCLI(TrainCLI):

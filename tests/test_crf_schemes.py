@@ -204,7 +204,7 @@ def test_the_first_phase_alone_is_training_by_cross_entropy(tmp_path: Path) -> N
 
 
 def test_a_stage_run_without_a_stop_rule_is_refused_with_advice(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"no EarlyStopping callback to end its phases.*conf/task/ocr"):
+    with pytest.raises(ValueError, match=r"no EarlyStopping callback to end its phases.*conf/data/ocr"):
         fit(scheme("stage"), 1, tmp_path)
 
 

@@ -16,11 +16,13 @@ import toy_world
 from energies.pretrained import PretrainedEnergy
 from experiments import store
 from experiments.errors import CannotGoOn, UserError
-from experiments.plan.cli import ParseOnly, TrainCLI
+from experiments.plan.parser import ParseOnly
 from experiments.plan.runs import compose
 from experiments.run import execute
 from experiments.run.by_hand import train
+from experiments.run.cli import TrainCLI
 from networks.pretrained import CheckpointUnusable, load_part, read_checkpoint
+from scheme_runs import configs
 from scripts import damage
 from toy_world import World
 
@@ -36,7 +38,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
     sizes = ["--data.num_features=6", "--data.num_labels=5", "--data.num_rows=60"]
     net = "--model.init_args.energy.init_args.local.init_args.net.init_args.width=4"
     mix = "--model.init_args.energy.init_args.joint.init_args.num_patterns=4"
-    files = ["--config", "conf/data/generated.yaml", "--config", "conf/scheme/dvn_mlc.yaml"]
+    files = configs("conf/data/generated.yaml", "conf/scheme/energy_net.yaml", "conf/objective/dvn.yaml")
     cli = TrainCLI([*files, *sizes, net, mix, "--trainer.max_epochs=1"], run_dir=str(folder))
     cli.trainer.fit(cli.model, cli.datamodule)
     return folder / "checkpoints" / "best.ckpt"

@@ -1,4 +1,4 @@
-"""Several processes: every file of conf/scheme on two, whose replicas stay one and equal one process."""
+"""Several processes: every scheme and objective of a table on two, whose replicas stay one and equal one process."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from scheme_runs import QUICK, configs, needs, runs, train_checkpoints
+from scheme_runs import DDP, QUICK, configs, needs, runs, train_checkpoints
 
 RUNS = runs()
 PLACES = {name: place for place, name in enumerate(RUNS)}
@@ -23,10 +23,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of all runs, trained one after another by the same processes."""
     folder = tmp_path_factory.mktemp("ddp")
     kept = train_checkpoints(folder)
-    arguments = [
-        [*configs(*files), *(option for file in files for option in needs(Path(file), kept))]
-        for files in RUNS.values()
-    ]
+    arguments = [[*given, *needs(given, kept)] for given in RUNS.values()]
     (folder / "runs.json").write_text(json.dumps(arguments))
     script = Path(__file__).with_name("ddp_run.py")
     start(str(script), str(folder), STRUCTURED_KERNELS="off")  # numba takes a minute to compile for float64
@@ -99,9 +96,9 @@ def test_gradients_are_means_over_processes_and_none_where_nobody_has_one(traine
 
 def test_a_run_by_hand_on_two_processes_trains_tests_and_ends(tmp_path: Path) -> None:
     """Its energy's graph is in that of the networks' loss, which reaches no parameter of it."""
-    files = ("conf/data/generated.yaml", "conf/scheme/infnet_mlc.yaml", "conf/trainer/ddp.yaml")
+    files = ("conf/data/generated.yaml", "conf/scheme/infnet.yaml", "conf/objective/joint_stacked.yaml")
     start(
-        *("-m", "scripts.train", *configs(*files), *QUICK, f"--run_dir={tmp_path}"),
+        *("-m", "scripts.train", *configs(*files, DDP), *QUICK, f"--run_dir={tmp_path}"),
         *("--data.num_rows=300", "--trainer.devices=2", "--trainer.accelerator=cpu"),
     )
     record = json.loads((tmp_path / "record.json").read_text())

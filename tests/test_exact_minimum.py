@@ -52,7 +52,7 @@ def test_an_energy_that_is_no_chain_is_named() -> None:
         (SimpleNamespace(energy=nn.Identity()), "the energy of this run is a Identity"),
         (SimpleNamespace(), "this run has no energy"),
     ):
-        with pytest.raises(UserError, match=f"{words}; its minimum cannot be found exactly. .*margin.yaml"):
+        with pytest.raises(UserError, match=f"{words}; its minimum cannot be found exactly. .*infnet.yaml"):
             exact_minimum.compare(scheme, SimpleNamespace())
 
 
@@ -60,7 +60,7 @@ def test_a_run_on_tweets_is_compared(tmp_path: Path, capsys: pytest.CaptureFixtu
     for name in ("twitter_pos", "glove_twitter_25d", "glove_6b"):
         if reason := Sources().missing(data_set(name)):
             pytest.skip(reason)
-    files = ("conf/data/twitter_pos.yaml", "conf/scheme/infnet/perceptron.yaml", "conf/task/pos.yaml")
+    files = ("conf/data/twitter_pos.yaml", "conf/scheme/infnet.yaml", "conf/objective/joint_perceptron.yaml")
     options = [word for file in files for word in ("--config", file)]
     options += ["--trainer.max_epochs=1", "--trainer.limit_train_batches=20", f"--run_dir={tmp_path}/run"]
     assert train.main(options) == 0

@@ -14,8 +14,9 @@ import scripts.train
 import toy_world
 from experiments import store
 from experiments.errors import ConfigError, UserError
-from experiments.plan.cli import BASE, ParseOnly, TrainCLI, by_hand_folder
+from experiments.plan.parser import BASE, ParseOnly
 from experiments.run.by_hand import train
+from experiments.run.cli import TrainCLI, by_hand_folder
 from experiments.run.fit import fit_and_test
 from toy_world import World, until
 

@@ -12,7 +12,7 @@ from pytorch_lightning.cli import LightningArgumentParser
 import toy_world
 from committed import ROOT
 from experiments.errors import ConfigError
-from experiments.plan.cli import ParseOnly
+from experiments.plan.parser import ParseOnly
 from experiments.plan.compose import Layers, mark, remember, remembered
 from experiments.plan.runs import compose, layers_of
 from experiments.plan.spec import read_table
@@ -116,12 +116,13 @@ def test_a_table_that_was_parsed_is_planned_without_torch(world: World) -> None:
         "from multiprocessing.forkserver import _forkserver as server; "
         "sys.exit(code or ('torch' in sys.modules) + 2 * bool(server._forkserver_pid))"
     )
-    for path in ("data/yeast", "data/generated", "scheme/cross_entropy_mlc"):
+    (world.folder / "conf/data/kinds").mkdir()
+    for path in ("data/yeast", "data/generated", "data/kinds/label_sets", "scheme/cross_entropy"):
         (world.folder / f"conf/{path}.yaml").write_text((ROOT / f"conf/{path}.yaml").read_text())
     (world.folder / "conf/tables/small.yaml").write_text(
         "title: Small\nmetric: {name: test/example_f1, scale: 100, digits: 2, better: higher}\nseeds: [0]\n"
         "columns: {generated: {config: conf/data/generated.yaml}, yeast: {config: conf/data/yeast.yaml}}\n"
-        "rows: {ce: {config: conf/scheme/cross_entropy_mlc.yaml}}\n"
+        "rows: {ce: {config: conf/scheme/cross_entropy.yaml}}\n"
     )
     said = []
     for started in (2, 0):

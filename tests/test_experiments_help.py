@@ -10,7 +10,7 @@ import pytest
 from lightning_utilities.core.imports import RequirementCache
 
 import scripts.train
-from experiments.run.advice import EXTRAS
+from experiments.plan.advice import EXTRAS
 from scripts.train import OPTIONS
 
 

@@ -95,7 +95,7 @@ MINE = {
     "  init_args: {name: mine, train: /home/me/train.arff, num_features: 120, num_labels: 45}\n",
     "tables": "title: Mine\nmetric: {name: test/example_f1}\nseeds: [0]\n"
     "columns: {mine: {config: conf/data/mine.yaml}}\n"
-    "rows: {ce: {config: [conf/scheme/cross_entropy_mlc.yaml, conf/scheme/mine.yaml]}}\n",
+    "rows: {ce: {config: [conf/scheme/cross_entropy.yaml, conf/scheme/mine.yaml]}}\n",
     "scheme": "model: {init_args: {task_net: {class_path: mine.Net}}}\n",
     "tuned": "model: {init_args: {width: 3}}\n",
 }

@@ -17,6 +17,7 @@ from energies.mlc import LabelMixEnergy
 from experiments.errors import UserError
 from inference import interactions
 from make_mlc import clus_arff
+from scheme_runs import configs
 from scripts import draw_interactions, train
 
 B, L, G = 5, 4, 6
@@ -187,7 +188,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     classes = ["@".join(draw.choice(CLASSES, 2, replace=False)) for _ in range(300)]
     file.write_text(clus_arff(draw.random((300, 3)).round(3), classes, ",".join(CLASSES)))
     options = {"data.train": file, "data.num_features": 3, "data.num_labels": 8, "trainer.max_epochs": 1}
-    given = ["--config", "conf/data/arff.yaml", "--config", "conf/scheme/dvn_mlc.yaml"]
+    given = configs("conf/data/arff.yaml", "conf/scheme/energy_net.yaml", "conf/objective/dvn.yaml")
     given += [word for key, value in options.items() for word in (f"--{key}", str(value))]
     assert train.main([*given, "--run_dir", str(folder / "run")]) == 0
     return folder / "run"

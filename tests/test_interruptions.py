@@ -16,7 +16,7 @@ import torch
 
 import toy_world
 from experiments.errors import ConfigError
-from experiments.plan.cli import TrainCLI, by_hand_folder
+from experiments.run.cli import TrainCLI, by_hand_folder
 from experiments.run.by_hand import train
 from toy_world import World, until
 
@@ -210,15 +210,15 @@ def test_a_notice_of_slurm_stops_a_table_as_ctrl_c_does(world: World, job: Path)
 
 
 def test_a_requeued_batch_job_finds_the_folder_of_its_run(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    command = ["--config", "conf/scheme/dvn_mlc.yaml"]
-    assert by_hand_folder(command).startswith(f"runs/by_hand/dvn_mlc-{time.strftime('%Y')}")  # by its time
+    command = ["--config", "conf/scheme/energy_net.yaml", "--config", "conf/objective/dvn.yaml"]
+    assert by_hand_folder(command).startswith(f"runs/by_hand/energy_net-dvn-{time.strftime('%Y')}")  # by its time
     monkeypatch.setenv("ENVIRONMENT", "BATCH")
     folder = by_hand_folder(command)
-    assert folder.startswith("runs/by_hand/dvn_mlc-7-") and by_hand_folder(command) == folder
+    assert folder.startswith("runs/by_hand/energy_net-dvn-7-") and by_hand_folder(command) == folder
     assert by_hand_folder([*command, "--seed_everything=1"]) != folder
     monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "6")
     monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "2")
-    assert by_hand_folder(command).startswith("runs/by_hand/dvn_mlc-6_2-")
+    assert by_hand_folder(command).startswith("runs/by_hand/energy_net-dvn-6_2-")
 
 
 def test_another_folder_for_the_files_of_a_run_is_refused(world: World) -> None:
@@ -235,7 +235,7 @@ class Middle(pl.Callback):
 
 
 def test_training_goes_on_within_an_epoch_where_lightning_is_asked_to(world: World, root: Path) -> None:
-    files = [f"--config={root}/conf/{name}.yaml" for name in ("data/generated", "scheme/cross_entropy_mlc")]
+    files = [f"--config={root}/conf/{name}.yaml" for name in ("data/generated", "scheme/cross_entropy")]
     for start, epochs in ((None, 1), ("middle.ckpt", 2)):
         cli = TrainCLI([*files, "--data.num_rows=200", f"--trainer.max_epochs={epochs}", "--run_dir=mine"])
         cli.trainer.callbacks.append(Middle())

@@ -23,12 +23,12 @@ from make_mlc import dense_arff
 from scripts.train import main
 
 GENERATED = "conf/data/generated.yaml"
-CE = [GENERATED, "conf/scheme/cross_entropy_mlc.yaml"]
-NCE = [GENERATED, "conf/scheme/seal_dynamic_nce_mlc.yaml"]
-CRF = ["conf/data/ocr.yaml", "conf/scheme/crf_stage.yaml", "conf/task/ocr.yaml"]
-INFNET = ["conf/data/twitter_pos.yaml", "conf/scheme/infnet/stacked.yaml", "conf/task/pos.yaml"]
-STATIC = [GENERATED, "conf/scheme/seal_static_nce_mlc.yaml"]
-NOISE = [GENERATED, "conf/scheme/nce_mlc.yaml"]
+CE = [GENERATED, "conf/scheme/cross_entropy.yaml"]
+NCE = [GENERATED, "conf/scheme/seal_dynamic.yaml", "conf/objective/nce.yaml"]
+CRF = ["conf/data/ocr.yaml", "conf/scheme/crf_stage.yaml", "conf/objective/marginal_ce.yaml"]
+INFNET = ["conf/data/twitter_pos.yaml", "conf/scheme/infnet.yaml", "conf/objective/joint_stacked.yaml"]
+STATIC = [GENERATED, "conf/scheme/seal_static.yaml", "conf/objective/nce.yaml"]
+NOISE = [GENERATED, "conf/scheme/energy_net.yaml", "conf/objective/nce.yaml"]
 
 MODEL = "--model.init_args."
 NET = f"{MODEL}task_net.init_args."

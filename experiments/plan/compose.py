@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any
 from experiments import store
 from experiments.errors import ConfigError, StoreError
 from experiments.plan.identity import Tree
+from experiments.plan.layers import file_and_row
 
 if TYPE_CHECKING:
-    from experiments.plan.cli import ParseOnly
+    from experiments.plan.parser import ParseOnly
 
 SEED = 790_190_017  # stands for the seed while a cell is parsed
 RUN_DIR = "@run_dir"
@@ -135,7 +136,7 @@ def mark(layers: Layers) -> str:
 
 def _texts(layers: Layers) -> dict[str, str]:
     """The files of a cell, and those that they name as a part, by name."""
-    named = [BASE, *layers.files]
+    named = [BASE, *(file_and_row(name)[0] for name in layers.files)]
     texts = {}
     for name in named:  # grows while it is walked
         text = texts[name] = Path(name).read_text(errors="replace") if Path(name).is_file() else ""
@@ -216,7 +217,7 @@ def _code() -> str:
     """What decides how a config resolves, besides the files themselves."""
     mark = hashlib.sha256(sys.version.encode())
     root = Path(__file__).parents[2]
-    own = [Path(__file__).with_name(name) for name in ("cli.py", "compose.py", "sharing.py")]
+    own = [Path(__file__).with_name(name) for name in ("parser.py", "layers.py", "compose.py", "sharing.py")]
     for path in (*own, *(p for room in ROOMS for p in sorted((root / room).rglob("*.py")))):
         mark.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
     folders = [Path(place) for place in sys.path if Path(place).is_dir()]
@@ -227,6 +228,6 @@ def _code() -> str:
 
 @cache
 def _parser() -> "ParseOnly":
-    from experiments.plan.cli import ParseOnly
+    from experiments.plan.parser import ParseOnly
 
     return ParseOnly()

@@ -40,7 +40,6 @@ TABLE: dict[str, dict[str, f.Check]] = {
     "column": {
         "label": f.text,
         "config": FILES,
-        "over": FILES,
         "note": f.text,
         "unavailable": f.text,
         "tuned": f.file_name,

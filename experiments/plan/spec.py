@@ -15,6 +15,7 @@ from experiments.plan import fields
 from experiments.plan.claims import Claim, ClaimError, read_claim
 from experiments.plan.fields import Check, shown
 from experiments.plan.keys import REPORTED, TABLE
+from experiments.plan.layers import rows_of
 from experiments.plan.table import TUNED, Changes, Column, Figure, Metric, Ratio, Row, Table
 from experiments.plan.yaml_file import Tree, YamlFile, read_yaml
 
@@ -162,8 +163,8 @@ class _Reader:
         place = f"columns.{name}"
         self._check(fields.name, place, name)
         tree = self._keys("column", place, tree)
-        config, over = (self._files(f"{place}.{key}", tree.pop(key, [])) for key in ("config", "over"))
-        return Column(name, str(tree.pop("label", name)), config, over, **tree)
+        config = self._files(f"{place}.config", tree.pop("config", []))
+        return Column(name, str(tree.pop("label", name)), config, **tree)
 
     def _grid(self, name: str, tree: Tree) -> Iterator[tuple[str, Tree]]:
         """The rows of a tree: itself, or with a `grid` one for each point, named and labelled by it."""
@@ -213,18 +214,18 @@ class _Reader:
                         todo.append(needed)
 
     def _tuned(self, table: str, rows: dict[str, Row], columns: dict[str, Column]) -> None:
-        """A tuned file named by hand must be there for some column."""
+        """Settings that are named must be there for some column."""
         folder = TUNED / table
-        there = sorted({path.stem for path in folder.glob("*/*.yaml")})
+        files = {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+        there = {tuned for path in files.values() for tuned in rows_of(path)}
         for row in rows.values():
             if row.tuned:
-                self._known(f"rows.{row.name}.tuned", f"settings file in {folder}/*", row.tuned, there)
+                self._known(f"rows.{row.name}.tuned", f"row in the files of {folder}", row.tuned, sorted(there))
         for column in columns.values():
             place = f"columns.{column.name}"
             self._known(f"{place}.instead_of", "column", column.instead_of or column.name, columns)
             if column.tuned:
-                folders = sorted(path.name for path in folder.glob("*"))
-                self._known(f"{place}.tuned", f"folder in {folder}", column.tuned, folders)
+                self._known(f"{place}.tuned", f"file in {folder}", column.tuned, files)
 
     def _seeds(self, seeds: list[int]) -> tuple[int, ...]:
         if len(set(seeds)) != len(seeds):

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.plan.claims import Claim
+from experiments.plan.layers import rows_of
 
 TUNED = Path("conf/tuned")
 
@@ -26,7 +27,6 @@ class Column:
     name: str
     label: str
     config: tuple[str, ...] = ()
-    over: tuple[str, ...] = ()  # layers above the row's, for what every method has to be told here
     note: str = ""
     unavailable: str = ""
     tuned: str = ""
@@ -131,12 +131,8 @@ class Table:
         return ours and (wanted is None or column in wanted)
 
     def layers(self, row: str, column: str) -> tuple[str, ...]:
-        """The config files of a cell, left to right, the base layer excepted."""
-        folder = TUNED / (self.tuned or self.name) / (self.columns[column].tuned or column)
-        tuned = folder / f"{self.rows[row].tuned or row}.yaml"
-        return (
-            *self.columns[column].config,
-            *self.rows[row].config,
-            *self.columns[column].over,
-            *([str(tuned)] if tuned.exists() else []),
-        )
+        """The layers of a cell, left to right, the base layer excepted."""
+        file = TUNED / (self.tuned or self.name) / f"{self.columns[column].tuned or column}.yaml"
+        tuned = self.rows[row].tuned or row
+        settings = [f"{file}:{tuned}"] if file.exists() and tuned in rows_of(file) else []
+        return (*self.columns[column].config, *self.rows[row].config, *settings)

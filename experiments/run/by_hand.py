@@ -16,7 +16,7 @@ from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
 from experiments import store
 from experiments.errors import Stopped, UserError
-from experiments.plan.cli import TrainCLI, hush
+from experiments.run.cli import TrainCLI, hush
 from experiments.plan.runs import identity
 from experiments.run.epochs import Tell
 from experiments.run.fit import fit_and_test, movable, write_config

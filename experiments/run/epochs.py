@@ -110,7 +110,7 @@ class EpochLog(Checkpoint):
                 raise ConfigError(
                     f"trainer.callbacks: {type(callback).__name__} monitors {wanted}, which validation does "
                     f"not log. {near(wanted, names)} Set `monitor`, or add the layer that does, such as "
-                    "--config conf/task/ocr.yaml."
+                    "--config conf/data/ocr.yaml."
                 )
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -111,7 +111,7 @@ def _train_from_what_is_left(job: Job, folder: Path) -> store.Record:
 def _train(job: Job, folder: Path) -> store.Record:
     import torch
 
-    from experiments.plan.cli import TrainCLI, hush
+    from experiments.run.cli import TrainCLI, hush
     from experiments.run.fit import fit_and_test, write_config
 
     sys.argv = sys.argv[:1]

@@ -1,0 +1,289 @@
+"""Config files -> one config: layers are laid over one another, and parts are put where files refer to them.
+
+A layer is a file, or a row of a file of settings (conf/tuned/seal_mlc/bibtex.yaml:ce). Its key `over` names the
+layers below it, looked for beside it; a name without .yaml is another row of the same file. Keys that are not
+those of a run, such as `net` or `objective`, are parts: `${net}` is a copy of one, and `${net.init_args.width}`
+of a value in it. What a layer says below such a reference is laid over the copy. All other `${...}` are left to
+the parser, which resolves them last.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from experiments.errors import ConfigError, TableError, near
+from experiments.plan.yaml_file import Tree, read_yaml
+
+OWN = ("model", "data", "trainer", "seed_everything", "run_dir", "ckpt_path")  # keys of a run
+CONF = Path("conf")
+TAKERS, GIVERS = ("scheme", "objective", "data/kinds"), ("objective", "data")  # refer to parts; say what they are
+REFERENCE = re.compile(r"\$\{(\w+)((?:\.\w+)*)\}")
+
+
+@dataclass(frozen=True)
+class Changed:
+    """A reference, and what a later layer says below it."""
+
+    reference: str
+    changes: dict[str, Tree]
+
+
+@dataclass
+class Layered:
+    """What a command line's files and its options of parts come to, and the options that are left."""
+
+    tree: dict[str, Tree]
+    files: list[str]
+    options: list[str]
+    used: set[str] = field(default_factory=set)
+    missing: set[str] = field(default_factory=set)
+
+    def arguments(self) -> list[str]:
+        """The same for a parser: one config, then options."""
+        return ["--config", json.dumps(self.tree), *self.options] if self.tree else self.options
+
+
+def layered(arguments: list[str], base: Path | None = None) -> Layered:
+    """Lay the files of a command line over one another, the first lowest; options of parts lie over all.
+
+    Raises:
+        ConfigError: there is no such file or row, it is not YAML, a part is missing, or a file changes nothing.
+    """
+    given, options = split(arguments)
+    below = [str(base)] if base is not None and base.exists() else []
+    read = [(name, list(_read(name))) for name in (*below, *given)]
+    tree: Tree = {}
+    for layer in (one for _, layers in read for _, one in layers):
+        tree = merge(tree, layer)
+    found = Layered({}, [file for _, layers in read for file, _ in layers], options)
+    parts = {key: value for key, value in tree.items() if key not in OWN}
+    set_parts = [*_take_options(found, parts)]
+    found.tree = {key: _put_in(value, parts, found) for key, value in tree.items() if key in OWN}
+    if "--help" in options:
+        return found
+    unknown = {key for key, value in parts.items() if key not in found.used and not _is_part(key, value)}
+    if unknown:
+        unknown -= _referred(found.files)
+    found.tree |= {key: tree[key] for key in unknown}  # the parser says what was probably meant
+    if found.missing and not unknown:
+        _refuse_missing(found, given, "data" in tree or any(o.startswith("--data") for o in options))
+    _refuse_idle(found, read[len(below) :], set_parts)
+    return found
+
+
+def split(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """The config files of a command line, and its other arguments."""
+    files, others, words = [], [], iter(arguments)
+    for word in words:
+        if word in ("--config", "-c"):
+            files.append(next(words, ""))
+        elif word.startswith("--config="):
+            files.append(word.partition("=")[2])
+        else:
+            others.append(word)
+    return files, others
+
+
+def file_and_row(name: str) -> tuple[str, str]:
+    """The two of a layer's name; the row is empty where it is a whole file."""
+    found = re.fullmatch(r"(.*\.(?:ya?ml|json)):([^/]*)", name)
+    return (found[1], found[2]) if found else (name, "")
+
+
+def rows_of(path: Path) -> dict[str, Tree]:
+    """What a file of settings says, by row."""
+    tree = _load(path)
+    return tree if isinstance(tree, dict) else {}
+
+
+def merge(lower: Tree, upper: Tree) -> Tree:
+    """The one laid over the other: key by key, a list or another class whole; `key+` appends to a list."""
+    if not isinstance(upper, dict):
+        return upper
+    if isinstance(lower, Changed):
+        return Changed(lower.reference, merge(lower.changes, upper))
+    if isinstance(lower, str) and _root(lower):
+        return Changed(lower, upper)
+    other = isinstance(lower, dict) and upper.get("class_path", lower.get("class_path")) != lower.get("class_path")
+    merged = dict(lower) if isinstance(lower, dict) and not other else {}
+    for key, value in upper.items():
+        name = key.removesuffix("+")
+        if name != key and isinstance(value, list):
+            merged[name] = [*(merged.get(name) or []), *value]
+        else:
+            merged[key] = merge(merged.get(key), value)
+    return merged
+
+
+def _root(text: str) -> str:
+    """The part that a text as a whole refers to, if it does."""
+    found = REFERENCE.fullmatch(text)
+    return found[1] if found and found[1] not in OWN else ""
+
+
+def _is_part(key: str, value: Tree) -> bool:
+    """Whether a key to which nothing refers can still be a part: it is whole, and no misspelt key of a run."""
+    whole = not isinstance(value, dict) or "class_path" in value
+    return whole and not get_close_matches(key, OWN, cutoff=0.75)
+
+
+def _put_in(node: Tree, parts: dict[str, Tree], found: Layered, inside: tuple[str, ...] = ()) -> Tree:
+    """Copy parts to where they are referred to; what is used or missing is noted."""
+    if isinstance(node, dict):
+        return {key: _put_in(value, parts, found, inside) for key, value in node.items()}
+    if isinstance(node, list):
+        return [_put_in(value, parts, found, inside) for value in node]
+    if isinstance(node, Changed):
+        changes = _put_in(node.changes, parts, found, inside)
+        whole = "class_path" in changes and _root(node.reference) not in parts
+        return changes if whole else merge(_put_in(node.reference, parts, found, inside), changes)
+    if not isinstance(node, str) or not (root := _root(node)):
+        return node
+    if root in inside:
+        raise ConfigError(f"${{{root}}} refers to itself. Write out one of: {', '.join(inside)}.")
+    if root not in parts:
+        found.missing.add(root)
+        return node
+    found.used.add(root)
+    value = _put_in(parts[root], parts, found, (*inside, root))
+    for key in filter(None, REFERENCE.fullmatch(node)[2].split(".")):  # type: ignore[index]
+        if not isinstance(value, dict) or key not in value:
+            raise ConfigError(f"{node} refers to a key that no file sets: {key}. Is it misspelt?")
+        value = value[key]
+    return value
+
+
+def _read(name: str, inside: tuple[str, ...] = ()) -> Iterator[tuple[str, dict[str, Tree]]]:
+    """The layers of a name, the lowest first, each with its file."""
+    if name in inside:
+        raise ConfigError(f"{name} lies over itself: {' over '.join([*inside, name])}.")
+    file, row = file_and_row(name)
+    tree = _load(Path(file))
+    if row:
+        tree = _row(file, row, tree)
+    elif "tuned" in Path(file).parts and isinstance(tree, dict) and not tree.keys() & {*OWN}:
+        raise ConfigError(f"{file} holds settings by row. Write {file}:ROW. {near('', tree)}")
+    if not isinstance(tree, dict) or not tree:
+        raise ConfigError(f"No keys in {name}: write some, or leave it out.")
+    tree = dict(tree)
+    below = tree.pop("over", [])
+    for one in [below] if isinstance(below, str) else below:
+        other, _ = file_and_row(one)
+        whole = f"{file}:{one}" if row and not other.endswith(".yaml") else str(Path(file).parent / one)
+        yield from _read(whole, (*inside, name))
+    yield file, tree
+
+
+def _row(file: str, row: str, tree: Tree) -> Tree:
+    rows = tree if isinstance(tree, dict) else {}
+    if row not in rows:
+        raise ConfigError(f"There is no row {row!r} in {file}. {near(row, rows)}")
+    found = rows[row]
+    return {"over": found} if isinstance(found, str) else found
+
+
+def _load(path: Path) -> Tree:
+    if not path.is_file():
+        here = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+        others = sorted(here.parent.glob(f"*{here.suffix}")) or sorted(CONF.rglob("*.yaml"))
+        raise ConfigError(f"There is no file {here}. {near(str(here), map(str, others))}")
+    try:
+        return _parsed(path.resolve(), path, path.stat().st_mtime_ns)
+    except TableError as error:
+        raise ConfigError(str(error)) from None
+
+
+@lru_cache(maxsize=1000)
+def _parsed(place: Path, path: Path, changed: int) -> Tree:
+    """What a file holds; every cell of a table reads the same few."""
+    return read_yaml(path).tree
+
+
+def _take_options(found: Layered, parts: dict[str, Tree]) -> Iterator[tuple[str, str]]:
+    """Lay options of parts, such as --net.width=300, over the parts; the option and the part of each."""
+    words, found.options = iter(found.options), []
+    for word in words:
+        key, equals, value = word.removeprefix("--").partition("=")
+        if not word.startswith("--") or (name := key.split(".")[0]) not in parts:
+            found.options.append(word)
+            continue
+        said = _value(value if equals else next(words, ""))
+        parts[name] = merge(parts[name], _nested(parts[name], key.split(".")[1:], said))
+        yield word, name
+
+
+def _nested(node: Tree, keys: list[str], value: Tree) -> Tree:
+    """A value below keys, of which `init_args` may be left out."""
+    if not keys:
+        return value
+    inner = node if isinstance(node, dict) else {}
+    if "class_path" in inner and keys[0] not in ("class_path", "init_args", "dict_kwargs"):
+        keys = ["init_args", *keys]
+    return {keys[0]: _nested(inner.get(keys[0]), keys[1:], value)}
+
+
+def _value(text: str) -> Tree:
+    with suppress(ValueError):
+        return json.loads(text)  # 1e-3 is a number there
+    with suppress(yaml.YAMLError):
+        return yaml.safe_load(text)
+    return text
+
+
+def _referred(files: list[str]) -> set[str]:
+    """All parts that these files refer to, and the schemes and objectives that there are."""
+    others = [str(path) for folder in TAKERS for path in (CONF / folder).glob("*.yaml")]
+    text = "\n".join(Path(name).read_text(errors="replace") for name in dict.fromkeys([*files, *others]))
+    return {found[1] for found in REFERENCE.finditer(text)}
+
+
+def _refuse_missing(found: Layered, given: list[str], has_data: bool) -> None:
+    """Say which file would say what is missing."""
+    if not has_data:
+        raise ConfigError("No data is given. Add a --config, such as conf/data/yeast.yaml.")
+    asking = next(file for file in reversed(found.files) if found.missing & _referred_by(file))
+    files = [path for folder in GIVERS for path in sorted((CONF / folder).glob("*.yaml"))]
+    fitting = [str(path) for path in files if found.missing <= _said_by(str(path))]
+    others = [name for name in given if (said := _said_by(name)) and not said & found.used and not said & {*OWN}]
+    told = "".join(f" {name} says {_listed(_said_by(name))}, which it does not take." for name in others)
+    such = f", such as {' or '.join(fitting[:6])}" if fitting else ""
+    if others_say := [str(p) for p in sorted((CONF / "data/kinds").glob("*.yaml")) if found.missing & _said_by(str(p))]:
+        such = f": a data file with `over: kinds/{Path(others_say[0]).name}`{such}"
+    what = _listed(found.missing)
+    raise ConfigError(f"{asking} takes {what}, which no --config says.{told} Add one that does{such}.")
+
+
+def _refuse_idle(found: Layered, given: list[tuple[str, list[tuple[str, Tree]]]], options: list[tuple[str, str]]) -> None:
+    """Refuse what is given by hand and changes nothing."""
+    for option, part in options:
+        if part not in found.used:
+            raise ConfigError(
+                f"{option} changes nothing: no file refers to ${{{part}}} ({', '.join(found.files)}). Set the "
+                "object's own option, such as --model.init_args.task_net.init_args.width."
+            )
+    for name, layers in given:
+        said = {key for _, layer in layers for key in layer}
+        if not said & (found.used | found.tree.keys()):
+            raise ConfigError(
+                f"{name} changes nothing: it says {_listed(said)}, to which no other file refers. Leave it out."
+            )
+
+
+def _referred_by(file: str) -> set[str]:
+    return {found[1] for found in REFERENCE.finditer(Path(file).read_text(errors="replace"))}
+
+
+def _said_by(name: str) -> set[str]:
+    return {key for _, layer in _read(name) for key in layer}
+
+
+def _listed(names: Iterable[str]) -> str:
+    return " and ".join(sorted(names))

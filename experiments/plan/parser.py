@@ -1,0 +1,100 @@
+"""Config files and options -> one resolved config.
+
+The one place that knows LightningCLI. Layers are laid over one another first (see `layers`), then options;
+`${...}` is resolved last, so a reference may point to what an option says.
+"""
+
+import json
+import sys
+from argparse import ArgumentError
+from pathlib import Path
+from typing import Any
+
+from jsonargparse import Namespace
+from omegaconf.errors import OmegaConfBaseException
+from pytorch_lightning import LightningDataModule, LightningModule
+from pytorch_lightning.cli import LightningArgumentParser, LightningCLI
+
+from experiments.errors import ConfigError
+from experiments.plan.advice import advise
+from experiments.plan.layers import layered
+from experiments.plan.sharing import SharingParser
+
+BASE = Path("conf/trainer/default.yaml")  # the layer below every other file
+
+Args = list[str] | dict[str, Any] | Namespace | None
+
+
+class ConfigCLI(LightningCLI):
+    """LightningCLI as this project uses it: files, then options, and one message for a fault."""
+
+    def __init__(
+        self,
+        args: Args = None,
+        *,
+        run_dir: str,
+        base: Path | None = BASE,
+        parser_class: type[LightningArgumentParser] = LightningArgumentParser,
+    ) -> None:
+        self.base, self.run_dir = base, run_dir
+        super().__init__(
+            LightningModule,
+            LightningDataModule,
+            subclass_mode_model=True,
+            subclass_mode_data=True,
+            seed_everything_default=0,
+            save_config_callback=None,
+            parser_class=parser_class,
+            parser_kwargs={"parser_mode": "omegaconf+", "exit_on_error": False, "allow_abbrev": False},
+            auto_configure_optimizers=False,
+            run=False,
+            args=args,
+        )
+
+    def init_parser(self, **kwargs: Any) -> LightningArgumentParser:
+        """Say what this parser is for."""
+        kwargs["description"] = "Train one run by hand: layer config files left to right, then options."
+        return super().init_parser(**kwargs)
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Where the run's files go, which files refer to as ${run_dir}."""
+        parser.add_argument("--run_dir", type=str, default=self.run_dir, help="folder of this run's files")
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: Args) -> None:
+        """Parse; a fault becomes one message with near matches."""
+        if isinstance(args, dict | Namespace):
+            self.config = parser.parse_object(args)
+            return
+        layers = layered(sys.argv[1:] if args is None else args, self.base)
+        try:
+            self.config = parser.parse_args(layers.arguments())
+        except (ArgumentError, OmegaConfBaseException) as error:
+            raise ConfigError(advise(parser, str(error), layers.files)) from None
+
+    def resolved(self) -> dict[str, Any]:
+        """The whole config, defaults written out, references resolved."""
+        text = self.parser.dump(self.config, format="json", skip_unset=False, skip_validation=True)
+        return {key: value for key, value in json.loads(text).items() if key != "config"}
+
+
+class ParseOnly(ConfigCLI):
+    """The parser without its consequences: nothing is seeded, nothing is built."""
+
+    def __init__(self, parser_class: type[LightningArgumentParser] = SharingParser) -> None:
+        super().__init__([], run_dir="@run_dir", parser_class=parser_class)
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: Args) -> None:
+        """Wait for `resolve`."""
+
+    def _parse_ckpt_path(self) -> None: ...
+
+    def _set_seed(self) -> None: ...
+
+    def _add_instantiators(self) -> None: ...
+
+    def instantiate_classes(self) -> None: ...
+
+    def resolve(self, args: list[str]) -> dict[str, Any]:
+        """The resolved config these arguments lead to."""
+        super().parse_arguments(self.parser, args)
+        return self.resolved()

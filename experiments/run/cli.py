@@ -1,0 +1,80 @@
+"""A run, built: data, scheme and trainer from config files and options."""
+
+import hashlib
+import logging
+import sys
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+from jsonargparse import Namespace
+from pytorch_lightning import Trainer
+
+from experiments.errors import ConfigError
+from experiments.plan.advice import not_installed, refused
+from experiments.plan.layers import file_and_row, split
+from experiments.plan.parser import BASE, Args, ConfigCLI
+from experiments.run import slurm
+from experiments.run.epochs import EpochLog, InPlace
+
+BY_HAND = Path("runs/by_hand")
+
+
+class TrainCLI(ConfigCLI):
+    """LightningCLI as this project uses it: `model`, `data` and `trainer` are built, nothing runs yet."""
+
+    def __init__(self, args: Args = None, *, run_dir: str | None = None, base: Path | None = BASE) -> None:
+        given = args if isinstance(args, list) else sys.argv[1:]
+        super().__init__(args, run_dir=run_dir or by_hand_folder(given), base=base)
+
+    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+        """Add what keeps the run's files, and keeps them in its folder."""
+        folder = self.config["run_dir"]
+        if self.config["trainer"]["default_root_dir"] not in (None, folder):
+            raise ConfigError("Leave --trainer.default_root_dir out: all files of a run go to its --run_dir.")
+        trainer = super().instantiate_trainer(**kwargs | {"default_root_dir": folder})
+        trainer.strategy.checkpoint_io = InPlace()
+        self.log = EpochLog(Path(folder))
+        trainer.callbacks.append(self.log)  # type: ignore[attr-defined]  # Lightning sets it elsewhere
+        return trainer
+
+    def instantiate_classes(self) -> None:
+        """Build the objects; where one refuses its arguments, say what it said and not who passed it on.
+
+        The data comes first, for models take their sizes from it.
+        """
+        try:
+            self.parser.instantiate_classes(Namespace(data=self.config.data))
+            super().instantiate_classes()
+        except (ValueError, ModuleNotFoundError) as error:
+            first: BaseException = error
+            while first.__cause__ or first.__context__:
+                first = first.__cause__ or first.__context__  # type: ignore[assignment]
+            absent = isinstance(first, ModuleNotFoundError)
+            raise ConfigError(not_installed(str(first)) if absent else self.explain(first)) from error
+
+    def explain(self, error: BaseException) -> str:
+        """What one of the objects refused, and the option that says it."""
+        return refused(error, self.resolved())
+
+
+def by_hand_folder(arguments: list[str]) -> str:
+    """runs/by_hand/<names of the scheme's and the objective's file>-<time>, such as seal_dynamic-nce-<time>.
+
+    In a batch job of SLURM it ends in the job and a hash of the command instead: requeued, it finds its run.
+    """
+    files = [Path(file_and_row(name)[0]) for name in split(arguments)[0]]
+    dials = [f.stem for f in files if f.parent.name in ("scheme", "objective")]
+    name = "-".join(dials or [f.stem for f in files[-1:]]) or "run"
+    job, command = slurm.batch_job(), hashlib.sha256(repr(arguments).encode()).hexdigest()[:8]
+    return str(BY_HAND / f"{name}-{f'{job}-{command}' if job else time.strftime('%Y%m%d-%H%M%S')}")
+
+
+def hush() -> None:
+    """Keep Lightning's greetings and its advice for other kinds of data and metrics out of the log."""
+    for name in ("pytorch_lightning", "lightning_fabric", "lightning"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    known = ("not have many workers", "srun", "sync_dist", "pytree", "LeafSpec", "exists and is not empty")
+    for words in known:
+        warnings.filterwarnings("ignore", f".*{words}.*")
