@@ -24,10 +24,11 @@ test: setup ## Run the tests. Those whose data is not there are skipped and say 
 #               [ARGS="-k inference"]
 	@OMP_NUM_THREADS=1 $(RUN) -m pytest -q -n auto --maxprocesses=4 $(ARGS)
 
-check: setup ## Run the linters, the type checker, the import rules and the size budget.
+check: setup ## Run the linters, the type checker, the import rules, the size budget and conf/.
 	@$(RUN) -m ruff check --quiet --output-format concise .
 	@$(RUN) -m ruff format --check --quiet . || { echo "Not formatted as ruff does it; run: $(RUN) -m ruff format ." >&2; exit 1; }
 	@$(RUN) -m scripts.check_size
+	@$(RUN) -m scripts.check_conf
 	@$(RUN) -c 'from importlinter.cli import lint_imports_command as main; main()' --no-logo
 	@$(RUN) -m mypy
 

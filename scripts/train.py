@@ -21,11 +21,11 @@ from experiments.run import slurm
 
 OPTIONS = {  # those that most runs want; the parser of the run knows all
     "what is trained": {
-        "-c, --config FILE": "a layer: data, scheme, then whatever changes them; as many as you like, "
-        "a later one wins",
+        "-c, --config FILE": "a layer: data, scheme, objective, then whatever changes them; a later one "
+        "wins. Of a file of settings a row: conf/tuned/seal_mlc/bibtex.yaml:ce",
         "--model.NAME VALUE": "an argument of the scheme, such as --model.task_net.width 200",
         "--data.NAME VALUE": "an argument of the data, such as --data.batch_size 64",
-        "--net.NAME VALUE": "an argument of the network that the files put in as ${net}",
+        "--net.NAME VALUE": "an argument of a part, here of the network that files put in as ${net}",
         "--seed_everything SEED": "the seed of all draws (default: 0)",
     },
     "how, and where to": {
@@ -40,12 +40,11 @@ OPTIONS = {  # those that most runs want; the parser of the run knows all
         "--print_config": "the whole config that all this leads to, and no run",
         "--model.help CLASS": "arguments of a scheme, such as lightning_modules.seal_dynamic.SealDynamic",
         "--data.help CLASS": "arguments of a data module, such as datamodules.mlc.MultiLabelData",
-        "--net.help CLASS": "arguments of a network, such as networks.mlp.LabelMLP",
         "--trainer.callbacks.help CLASS": "arguments of a callback, such as EarlyStopping",
         "-h, --help [all]": "this page, or every option of the parser, those of Lightning's trainer too",
     },
 }
-LAYERS = ("data", "scheme", "task", "trainer", "logger")  # folders of conf
+LAYERS = ("data", "scheme", "objective", "tuned", "trainer", "logger")  # folders of conf
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -32,7 +32,7 @@ def test_help_of_training_is_short_and_names_options_and_files_that_there_are(
     assert len(named) > 12
     for option in named - {"--model.NAME", "--data.NAME", "--net.NAME"}:
         assert option in short and option in whole
-    for name in ("cross_entropy_mlc", "infnet/stacked", "genbase_clean", "wandb"):
+    for name in ("cross_entropy", "joint_stacked", "genbase_clean", "wandb"):
         assert name in short
 
 

@@ -39,14 +39,21 @@ def test_a_table_file_gives_rows_columns_and_numbers(world: World) -> None:
     assert table.claims[0].on == ("easy", "lost") and table.claims[0].rows == ("taught", "plain")
 
 
-def test_a_tuned_file_is_the_last_layer_and_may_be_borrowed(world: World) -> None:
-    tuned = Path("conf/tuned/toy/easy/plain.yaml")
+def test_a_row_of_settings_is_the_last_layer_and_may_be_borrowed(world: World) -> None:
+    tuned = Path("conf/tuned/toy/easy.yaml")
     tuned.parent.mkdir(parents=True)
-    tuned.write_text("trainer: {max_epochs: 3}")
+    tuned.write_text("plain: {trainer: {max_epochs: 3}}")
     change(world, "rows.taught.tuned", "plain")
     table = read_table("toy")
-    assert table.layers("plain", "easy")[-1] == table.layers("taught", "easy")[-1] == str(tuned)
-    assert table.layers("plain", "lost")[-1] == "conf/scheme/toy.yaml"
+    assert table.layers("plain", "easy")[-1] == table.layers("taught", "easy")[-1] == f"{tuned}:plain"
+    assert table.layers("plain", "lost")[-1] == table.layers("wild", "easy")[-1] == "conf/scheme/toy.yaml"
+    change(world, "rows.taught.tuned", "plan")
+    with pytest.raises(TableError, match=r"there is no row in the files of conf/tuned/toy 'plan'. Did you mean plain"):
+        read_table("toy")
+    change(world, "rows.taught.tuned", "plain")
+    change(world, "columns.lost.tuned", "eas")
+    with pytest.raises(TableError, match=r"there is no file in conf/tuned/toy 'eas'. Did you mean easy"):
+        read_table("toy")
 
 
 def test_a_row_or_column_that_is_a_word_is_that_of_the_table_so_called(world: World) -> None:

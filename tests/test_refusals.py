@@ -49,7 +49,7 @@ BUILT = [
     (NCE, f"{MODEL}guess.init_args.num_samples", "0", f"is {{}}: {ONE}"),
     (NCE, f"{MODEL}guess.init_args.num_samples", "-1", f"is {{}}: {ONE}"),
     (NCE, f"{MODEL}energy.init_args.joint.init_args.num_patterns", "0", f"is {{}}: {ONE}"),
-    (INFNET, "--net.init_args.width", "0", f"is {{}}: {ONE}"),
+    (INFNET, f"{MODEL}networks.init_args.test.init_args.features.init_args.width", "0", f"is {{}}: {ONE}"),
     (CE, f"{MODEL}metric.init_args.thresholds", "[0.5, 1.5]", "is {}: give one or more numbers from 0 to 1."),
     (CE, f"{MODEL}metric.init_args.thresholds", "[]", "is {}: give one or more numbers from 0 to 1."),
     (CRF, f"{MODEL}phases", "[]", "is {}: name one or more, each once."),

@@ -252,6 +252,7 @@ def _refuse_missing(found: Layered, given: list[str], has_data: bool) -> None:
     asking = next(file for file in reversed(found.files) if found.missing & _referred_by(file))
     files = [path for folder in GIVERS for path in sorted((CONF / folder).glob("*.yaml"))]
     fitting = [str(path) for path in files if found.missing <= _said_by(str(path))]
+    fitting.sort(key=lambda name: len(_said_by(name)))
     others = [name for name in given if (said := _said_by(name)) and not said & found.used and not said & {*OWN}]
     told = "".join(f" {name} says {_listed(_said_by(name))}, which it does not take." for name in others)
     such = f", such as {' or '.join(fitting[:6])}" if fitting else ""
