@@ -14,7 +14,8 @@ Line = tuple[int, str]
 
 def repeated(root: Path) -> Iterator[str]:
     """Each block that stands in two files, as long as it is, with both places."""
-    files = {path.relative_to(root).as_posix(): _lines(path) for path in sorted((root / "conf").rglob("*.yaml"))}
+    paths = sorted((root / "conf").rglob("*.yaml"))
+    files = {path.relative_to(root).as_posix(): _lines(path) for path in paths}
     seen: dict[tuple[str, ...], tuple[str, int]] = {}
     for name, lines in files.items():
         told = -1  # the last line of a block that was told

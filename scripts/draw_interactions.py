@@ -113,7 +113,7 @@ def draw_labels(scheme: Scheme, data: DeviceData, least: int, place: Path) -> tu
 
 def draw_tags(scheme: Scheme, data: DeviceData, least: int, place: Path) -> tuple[Numbers, list[Path]]:
     """The table of a chain beside the log lift of the pairs of tags it was trained on."""
-    chain = term(scheme, ChainEnergy, "a linear chain, such as conf/scheme/crf_joint.yaml on conf/data/twitter_pos.yaml")
+    chain = term(scheme, ChainEnergy, "a linear chain, such as conf/scheme/crf_joint.yaml")
     learned = chain.pairwise.detach().double()
     counts = interactions.tag_pairs(data.splits["train"].y)
     lift = interactions.log_lift(counts, counts.sum(1), counts.sum(0), int(counts.sum()))
@@ -140,7 +140,7 @@ def draw_tags(scheme: Scheme, data: DeviceData, least: int, place: Path) -> tupl
 
 def draw_gradient(scheme: Scheme, data: DeviceData, least: int, place: Path) -> tuple[Numbers, list[Path]]:
     """Gradients in y_k over y_i and y_k: classes k above i, and labels without association."""
-    mix = term(scheme, LabelMixEnergy, "a global energy of label sets, such as conf/scheme/energy_net.yaml on label sets")
+    mix = term(scheme, LabelMixEnergy, "a global energy of label sets, such as conf/scheme/energy_net.yaml")
     truth, above = data.splits["train"].y, taxonomy(label_names(data))
     related = above | above.T | torch.eye(len(above), dtype=torch.bool)
     pairs = (above & (truth.sum(0) >= least).unsqueeze(1)).nonzero()

@@ -30,7 +30,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from rich.console import Console
 
 import experiments.run.by_hand  # noqa: F401  (once, for all forks)
@@ -53,7 +52,10 @@ CELLS = {
     "energy_net": (*SETS, "conf/scheme/energy_net.yaml", "conf/objective/dvn.yaml"),
     "nce": (*SETS, "conf/scheme/energy_net.yaml", "conf/objective/nce.yaml"),
     "seal_static": (*SETS, "conf/scheme/seal_static.yaml", "conf/objective/nce.yaml"),
-    "seal_dynamic": (*SETS, "conf/scheme/seal_dynamic.yaml", "conf/objective/nce.yaml", "--data.num_rows=150"),
+    "seal_dynamic": (
+        *(*SETS, "conf/scheme/seal_dynamic.yaml", "conf/objective/nce.yaml"),
+        "--data.num_rows=150",
+    ),
     "infnet": (*SETS, "conf/scheme/infnet.yaml", "conf/objective/joint_stacked.yaml"),
     "implicit": (*SETS, "conf/scheme/implicit.yaml", "conf/objective/margin.yaml"),
     "tags": (*CHAINS, "conf/scheme/cross_entropy.yaml"),
@@ -239,7 +241,7 @@ class KillTest:
             words += [f"--data.num_{name}={size}" for name, size in sizes.items()]
             words += [f"--data.file={self.folder}/letters.data", "--data.batch_size=8"]
         layer = self.folder / "short.yaml"
-        layer.write_text(yaml.safe_dump({"trainer": {"max_epochs": 30}, "stop": {"patience": 10, "min_delta": 0.0}}))
+        layer.write_text("trainer: {max_epochs: 30}\nstop: {patience: 10, min_delta: 0.0}\n")
         if cell in NEEDS:
             part, other = NEEDS[cell]
             best = self._whole(other) / "checkpoints" / "best.ckpt"

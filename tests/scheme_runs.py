@@ -1,4 +1,4 @@
-"""Every scheme and objective of a table as runs of a second: what lies around it, small sizes, no randomness."""
+"""Every scheme and objective of a table as runs of a second: small sizes, no randomness."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -56,7 +56,8 @@ def configs(*files: str | Path) -> list[str]:
 def train_checkpoints(folder: Path) -> dict[str, str]:
     """Real checkpoints of a cross-entropy run and an energy run on generated data, by what they are for."""
     found = {}
-    for part, dials in {"guesser": ["scheme/cross_entropy"], "energy": ["scheme/energy_net", "objective/dvn"]}.items():
+    runs = {"guesser": ["scheme/cross_entropy"], "energy": ["scheme/energy_net", "objective/dvn"]}
+    for part, dials in runs.items():
         over = configs("conf/data/generated.yaml", *(f"conf/{dial}.yaml" for dial in dials))
         cli = TrainCLI([*over, *QUICK], run_dir=str(folder / part))
         cli.trainer.fit(cli.model, cli.datamodule)
@@ -93,8 +94,8 @@ def runs() -> dict[str, list[str]]:
             settings = [f"--{key}={value}" for key, value in row.set.items() if "energies." in str(value)]
             tuned = [layer for layer in table.layers(name, column) if layer.endswith(f":{row.tuned}")]
             if settings or any("class_path: energies." in text_of(layer) for layer in tuned):
-                scheme = Path(row.config[0]).stem
-                found.setdefault(f"{scheme} {row.tuned or 'set'}, {kind}", [*given, *configs(*tuned), *settings])
+                called = f"{Path(row.config[0]).stem} {row.tuned or 'set'}, {kind}"
+                found.setdefault(called, [*given, *configs(*tuned), *settings])
     return found
 
 

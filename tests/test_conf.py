@@ -21,6 +21,7 @@ from scheme_runs import QUICK, configs, kind_of, needs, runs, train_checkpoints
 DATA = committed("conf/data/*.yaml")
 TABLES = [str(path) for folder in ("tables", "sweeps") for path in committed(f"conf/{folder}/*.yaml")]
 RUNS = runs()
+WATCHED = {"label_sets": "val/example_f1", "chains": "val/word_accuracy", "sentences": "val/accuracy"}
 
 
 def stem(path: Path) -> str:
@@ -53,8 +54,7 @@ def test_each_scheme_trains_with_each_objective_of_a_table(
     scores = fit_if_the_data_is_there(cli)
     assert any(not torch.equal(before[name], p) for name, p in cli.model.named_parameters())
     kind = name.rpartition(", ")[2]
-    watched = {"label_sets": "val/example_f1", "chains": "val/word_accuracy", "sentences": "val/accuracy"}[kind]
-    assert torch.isfinite(scores[watched])
+    assert torch.isfinite(scores[WATCHED[kind]])
     kept = torch.load(tmp_path / "checkpoints" / "best.ckpt", weights_only=True)
     space = "energies.spaces.LabelSets" if kind == "label_sets" else "energies.spaces.TagSequences"
     assert kept["hyper_parameters"]["space"]["class_path"] == space
@@ -62,7 +62,8 @@ def test_each_scheme_trains_with_each_objective_of_a_table(
 
 def test_each_scheme_and_objective_is_of_a_run() -> None:
     used = {file for given in RUNS.values() for file in layered(given).files}
-    assert {str(path) for folder in ("scheme", "objective") for path in committed(f"conf/{folder}/*.yaml")} <= used
+    written = [path for dial in ("scheme", "objective") for path in committed(f"conf/{dial}/*.yaml")]
+    assert {*map(str, written)} <= used
 
 
 PRINTED = {  # thousands of trained parameters, InfNet+ Table 2: POS, NER

@@ -1,4 +1,4 @@
-"""Several processes: every scheme and objective of a table on two, whose replicas stay one and equal one process."""
+"""Several processes: every scheme and objective of a table on two, whose replicas equal one process."""
 
 import json
 import os

@@ -12,8 +12,8 @@ from pytorch_lightning.cli import LightningArgumentParser
 import toy_world
 from committed import ROOT
 from experiments.errors import ConfigError
-from experiments.plan.parser import ParseOnly
 from experiments.plan.compose import Layers, mark, remember, remembered
+from experiments.plan.parser import ParseOnly
 from experiments.plan.runs import compose, layers_of
 from experiments.plan.spec import read_table
 from toy_world import World

@@ -48,7 +48,7 @@ def test_a_row_of_settings_is_the_last_layer_and_may_be_borrowed(world: World) -
     assert table.layers("plain", "easy")[-1] == table.layers("taught", "easy")[-1] == f"{tuned}:plain"
     assert table.layers("plain", "lost")[-1] == table.layers("wild", "easy")[-1] == "conf/scheme/toy.yaml"
     change(world, "rows.taught.tuned", "plan")
-    with pytest.raises(TableError, match=r"there is no row in the files of conf/tuned/toy 'plan'. Did you mean plain"):
+    with pytest.raises(TableError, match=r"no row in the files of conf/tuned/toy 'plan'. Did you mean plain"):
         read_table("toy")
     change(world, "rows.taught.tuned", "plain")
     change(world, "columns.lost.tuned", "eas")

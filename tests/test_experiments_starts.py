@@ -11,8 +11,8 @@ import torch
 from rich.console import Console
 
 import toy_world
-from experiments import starts, store, words
-from experiments.page import page
+from experiments import starts, store
+from experiments.page import page, words
 from experiments.page.summary import summarise
 from experiments.plan.spec import read_table
 from experiments.run.by_hand import train

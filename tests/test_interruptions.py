@@ -16,8 +16,8 @@ import torch
 
 import toy_world
 from experiments.errors import ConfigError
-from experiments.run.cli import TrainCLI, by_hand_folder
 from experiments.run.by_hand import train
+from experiments.run.cli import TrainCLI, by_hand_folder
 from toy_world import World, until
 
 world = toy_world.world  # the fixture
@@ -211,7 +211,7 @@ def test_a_notice_of_slurm_stops_a_table_as_ctrl_c_does(world: World, job: Path)
 
 def test_a_requeued_batch_job_finds_the_folder_of_its_run(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     command = ["--config", "conf/scheme/energy_net.yaml", "--config", "conf/objective/dvn.yaml"]
-    assert by_hand_folder(command).startswith(f"runs/by_hand/energy_net-dvn-{time.strftime('%Y')}")  # by its time
+    assert by_hand_folder(command).startswith(f"runs/by_hand/energy_net-dvn-{time.strftime('%Y')}")
     monkeypatch.setenv("ENVIRONMENT", "BATCH")
     folder = by_hand_folder(command)
     assert folder.startswith("runs/by_hand/energy_net-dvn-7-") and by_hand_folder(command) == folder

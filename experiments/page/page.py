@@ -7,13 +7,12 @@ from urllib.parse import quote
 
 from rich.console import Console
 
-from experiments import store, words
+from experiments import store
 from experiments.errors import StoreError
-from experiments.page import index, plots
+from experiments.fields import Fault
+from experiments.page import index, plots, words
 from experiments.page.render import show
 from experiments.page.summary import Cell, Summary, summarise
-from experiments.plan.fields import Fault
-from experiments.plan.keys import STATE
 from experiments.plan.spec import read_table
 from experiments.plan.table import Changes, Table
 
@@ -63,7 +62,7 @@ def read_state(table: str) -> dict[str, dict[str, str]]:
     if not path.exists():
         return {"ids": {}, "missing": {}}
     state = store.read_json(path)
-    fault = Fault("it", "is cut off, or no JSON") if state is None else STATE("", state)
+    fault = Fault("it", "is cut off, or no JSON") if state is None else store.STATE("", state)
     if fault:
         raise StoreError(
             f"{path}: {fault}. Take the committed file again (git checkout {path}), or "

@@ -5,7 +5,7 @@ from rich.markup import escape
 from rich.table import Table as Grid
 from rich.text import Text
 
-from experiments import words
+from experiments.page import words
 from experiments.page.summary import Cell, Summary
 
 COLORS = {"holds": "green", "fails": "red", "not yet": "yellow"}

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from experiments import starts, store
+from experiments.fields import is_number
 from experiments.plan.claims import Claim, holds
-from experiments.plan.fields import is_number
 from experiments.plan.table import Changes, Column, Ratio, Table
 
 NOT_YET = "not yet"

@@ -8,14 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from experiments.errors import near
 from experiments.plan.identity import Tree
 
-EXAMPLES = {"model": "conf/scheme/cross_entropy_mlc.yaml", "data": "conf/data/yeast.yaml"}
-TASKS = Path("conf/task")
-NET = r"\$\{net\}"
+EXAMPLES = {"model": "conf/scheme/cross_entropy.yaml", "data": "conf/data/yeast.yaml"}
 EXTRAS = {
     "wandb": "wandb",
     "tensorboard": "tensorboard",
@@ -47,16 +43,8 @@ def advise(parser: Parser, message: str, files: list[str]) -> str:
     if found := re.search(r"(?:resolving interpolation|Interpolation key).*\n\s*full_key: ([\w.]+)", message):
         cause = message.splitlines()[0].partition(": ")[2] or message.splitlines()[0]
         return f"{found[1]} refers to a key that no file sets: {cause}. Is a --config missing, or misspelt?"
-    if "Problems parsing config" in message:
-        return _not_yaml(files) or f"A config file is not YAML: {message}"
-    if "Unexpected config" in message:
-        return (
-            f"No keys in {' or '.join(_without_keys(files)) or 'a config file'}: write some, or leave it out."
-        )
     if found := re.search(r"arguments are required: (\w+)", message):
         return _not_given(found[1], message, files)
-    if found := re.search(r"File does not exist: '([^']+)'", message):
-        return _no_file(found[1])
     lines = [line.strip(" -") for line in message.splitlines() if line.strip(" -")]
     return "Config: " + "\n  ".join([line for line in lines if not line.startswith(NOISE)][-6:])
 
@@ -117,8 +105,6 @@ def _classes(message: str, found: re.Match[str]) -> list[str]:
 
 
 def _no_argument(owner: str, name: str, message: str, files: list[str]) -> str:
-    if owner == "torch.nn.Module":
-        return _not_given("net", message, files)
     places = [f for f in files if mentions(f, rf"\b{name}\s*:")]
     where = f"{_place(message)}{f', in {places[-1]}' if places else ''}"
     return f"{owner} has no argument {name!r}{where}. {near(name, _arguments(owner))}"
@@ -128,14 +114,9 @@ def _not_given(name: str, message: str, files: list[str]) -> str:
     """A required argument is missing: which file of conf would give it."""
     if name in EXAMPLES:
         return f"No {name} is given. Add a --config, such as {EXAMPLES[name]}."
-    asking = [f for f in files if mentions(f, NET)]
-    if asking and not any(mentions(f, r"^net:") for f in files):
-        name, place, layers = "net", f", which {asking[-1]} puts in as ${{net}}", sorted(TASKS.glob("*.yaml"))
-        layers = [layer for layer in layers if mentions(str(layer), r"^net:")]
-    else:
-        place = _place(message)
-        beside = dict.fromkeys(layer for f in files for layer in sorted(Path(f).parent.glob("*.yaml")))
-        layers = [layer for layer in beside if mentions(str(layer), rf"^\s+{name}:")]
+    place = _place(message)
+    beside = dict.fromkeys(layer for f in files for layer in sorted(Path(f).parent.glob("*.yaml")))
+    layers = [layer for layer in beside if mentions(str(layer), rf"^\s+{name}:")]
     such = f", such as {' or '.join(str(layer) for layer in layers[:4])}" if layers else ""
     return f"No {name} is given{place}. Add a --config that says what it is{such}."
 
@@ -146,30 +127,6 @@ def mentions(name: str, pattern: str) -> bool:
         return re.search(pattern, Path(name).read_text(), re.MULTILINE) is not None
     except (OSError, UnicodeDecodeError):
         return False
-
-
-def _without_keys(files: list[str]) -> list[str]:
-    return [
-        f for f in files if Path(f).is_file() and not isinstance(yaml.safe_load(Path(f).read_text()), dict)
-    ]
-
-
-def _not_yaml(files: list[str]) -> str:
-    for name in files:
-        try:
-            yaml.safe_load(Path(name).read_text())
-        except yaml.YAMLError as error:
-            return f"{name} is not YAML: {' '.join(str(error).split())}"
-        except OSError:
-            continue
-    return ""
-
-
-def _no_file(name: str) -> str:
-    path = Path(name)
-    path = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-    others = sorted(path.parent.glob(f"*{path.suffix}")) or sorted(Path("conf").rglob("*.yaml"))
-    return f"There is no file {path}. {near(str(path), map(str, others))}"
 
 
 def _place(message: str) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from experiments.plan.fields import is_number
+from experiments.fields import is_number
 
 
 class ClaimError(ValueError):

@@ -19,14 +19,13 @@ from typing import TYPE_CHECKING, Any
 from experiments import store
 from experiments.errors import ConfigError, StoreError
 from experiments.plan.identity import Tree
-from experiments.plan.layers import file_and_row
+from experiments.plan.layers import BASE, file_and_row
 
 if TYPE_CHECKING:
     from experiments.plan.parser import ParseOnly
 
 SEED = 790_190_017  # stands for the seed while a cell is parsed
 RUN_DIR = "@run_dir"
-BASE = "conf/trainer/default.yaml"
 CACHE = Path("runs/.cells")
 RESOLVER = re.compile(r"\$\{[^}]*:")  # a reference that calls something, such as ${oc.env:HOME}
 CONFIG = re.compile(r"[\w./-]+\.(?:ya?ml|json)\b")
@@ -136,7 +135,7 @@ def mark(layers: Layers) -> str:
 
 def _texts(layers: Layers) -> dict[str, str]:
     """The files of a cell, and those that they name as a part, by name."""
-    named = [BASE, *(file_and_row(name)[0] for name in layers.files)]
+    named = [str(BASE), *(file_and_row(name)[0] for name in layers.files)]
     texts = {}
     for name in named:  # grows while it is walked
         text = texts[name] = Path(name).read_text(errors="replace") if Path(name).is_file() else ""

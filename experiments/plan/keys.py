@@ -1,6 +1,6 @@
-"""The keys of table files, records and state files, and what each may hold."""
+"""The keys of table files, and what each may hold."""
 
-from experiments.plan import fields as f
+from experiments import fields as f
 
 NAMES = f.listed(f.name)
 FILES = f.one_or_list(f.word)
@@ -91,50 +91,4 @@ REPORTED = f.value(
             and all(s >= 0 for s in v[1:])
         )
     ),
-)
-
-SAID = f.either(None, other=f.value("text", lambda v: isinstance(v, str)))
-START = f.keyed(
-    {
-        "epoch": f.either(None, other=f.count),
-        "commit": SAID,
-        "dirty": f.either(None, other=f.truth),
-        "device": SAID,
-        "cpu": SAID,
-    },
-    needed=("epoch", "commit", "dirty", "device", "cpu"),
-)
-CHANGE = f.value(
-    "[tag, tag, times]",
-    lambda v: (
-        isinstance(v, list) and len(v) == 3 and f.is_text(v[0]) and f.is_text(v[1]) and f.is_number(v[2])
-    ),
-)
-# A curve may hold what is not finite, such as the loss of an epoch that diverged; a metric may not.
-POINT = f.value("a number", lambda v: isinstance(v, int | float) and not isinstance(v, bool))
-RECORD = f.keyed(
-    {
-        "id": f.file_name,
-        "row": f.name,
-        "column": f.name,
-        "seed": f.seed,
-        "metrics": f.named(f.number),
-        "seconds": f.either(None, other=f.not_negative),
-        "epochs": f.either(None, other=f.count),
-        "updates": f.either(None, other=f.named(f.count)),
-        "curves": f.named(f.listed(POINT)),
-        "findings": f.keyed({"changes": f.listed(CHANGE)}),
-        "versions": f.named(f.word),
-        "config": f.pairs,
-        "starts": f.listed(START),
-        **{key: SAID for key in ("commit", "device", "cpu")},
-        "dirty": f.either(None, other=f.truth),
-    },
-    needed=("id", "row", "column", "seed", "metrics"),
-)
-STATE = f.keyed(
-    {
-        "ids": f.named(f.file_name, f.value("row/column/seed", lambda v: f.PLACE.fullmatch(v))),
-        "missing": f.named(SAID),
-    }
 )

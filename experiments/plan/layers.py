@@ -1,10 +1,10 @@
-"""Config files -> one config: layers are laid over one another, and parts are put where files refer to them.
+"""Config files -> one config: layers lie over one another, parts are copied to where files refer to them.
 
-A layer is a file, or a row of a file of settings (conf/tuned/seal_mlc/bibtex.yaml:ce). Its key `over` names the
-layers below it, looked for beside it; a name without .yaml is another row of the same file. Keys that are not
-those of a run, such as `net` or `objective`, are parts: `${net}` is a copy of one, and `${net.init_args.width}`
-of a value in it. What a layer says below such a reference is laid over the copy. All other `${...}` are left to
-the parser, which resolves them last.
+A layer is a file, or a row of a file of settings (conf/tuned/seal_mlc/bibtex.yaml:ce). Its key `over` names
+the layers below it, looked for beside it; a name without .yaml is another row of the same file. Keys that are
+not those of a run, such as `net` or `objective`, are parts: `${net}` is a copy of one, `${stop.monitor}` of a
+value in it. What a layer says below such a reference is laid over the copy. All other `${...}` are left
+to the parser, which resolves them last.
 """
 
 import json
@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -24,7 +23,9 @@ from experiments.plan.yaml_file import Tree, read_yaml
 
 OWN = ("model", "data", "trainer", "seed_everything", "run_dir", "ckpt_path")  # keys of a run
 CONF = Path("conf")
-TAKERS, GIVERS = ("scheme", "objective", "data/kinds"), ("objective", "data")  # refer to parts; say what they are
+BASE = CONF / "trainer/default.yaml"  # the layer below every other file
+TAKERS = ("scheme", "objective", "data/kinds")  # folders of conf whose files refer to parts
+Read = tuple[str, list[tuple[str, dict[str, Tree]]]]  # a name, and its layers with their files
 REFERENCE = re.compile(r"\$\{(\w+)((?:\.\w+)*)\}")
 
 
@@ -51,11 +52,11 @@ class Layered:
         return ["--config", json.dumps(self.tree), *self.options] if self.tree else self.options
 
 
-def layered(arguments: list[str], base: Path | None = None) -> Layered:
+def layered(arguments: list[str], base: Path | None = BASE) -> Layered:
     """Lay the files of a command line over one another, the first lowest; options of parts lie over all.
 
     Raises:
-        ConfigError: there is no such file or row, it is not YAML, a part is missing, or a file changes nothing.
+        ConfigError: no such file or row, not YAML, a part is missing, or what is given changes nothing.
     """
     given, options = split(arguments)
     below = [str(base)] if base is not None and base.exists() else []
@@ -112,8 +113,9 @@ def merge(lower: Tree, upper: Tree) -> Tree:
         return Changed(lower.reference, merge(lower.changes, upper))
     if isinstance(lower, str) and _root(lower):
         return Changed(lower, upper)
-    other = isinstance(lower, dict) and upper.get("class_path", lower.get("class_path")) != lower.get("class_path")
-    merged = dict(lower) if isinstance(lower, dict) and not other else {}
+    merged = dict(lower) if isinstance(lower, dict) else {}
+    if "class_path" in merged and upper.get("class_path", merged["class_path"]) != merged["class_path"]:
+        merged = {}
     for key, value in upper.items():
         name = key.removesuffix("+")
         if name != key and isinstance(value, list):
@@ -130,7 +132,7 @@ def _root(text: str) -> str:
 
 
 def _is_part(key: str, value: Tree) -> bool:
-    """Whether a key to which nothing refers can still be a part: it is whole, and no misspelt key of a run."""
+    """Whether a key to which nothing refers can be a part: it is whole, and no misspelt key of a run."""
     whole = not isinstance(value, dict) or "class_path" in value
     return whole and not get_close_matches(key, OWN, cutoff=0.75)
 
@@ -240,9 +242,8 @@ def _value(text: str) -> Tree:
 
 def _referred(files: list[str]) -> set[str]:
     """All parts that these files refer to, and the schemes and objectives that there are."""
-    others = [str(path) for folder in TAKERS for path in (CONF / folder).glob("*.yaml")]
-    text = "\n".join(Path(name).read_text(errors="replace") for name in dict.fromkeys([*files, *others]))
-    return {found[1] for found in REFERENCE.finditer(text)}
+    others = [path for folder in TAKERS for path in _files(folder)]
+    return {part for name in dict.fromkeys([*files, *others]) for part in _referred_by(name)}
 
 
 def _refuse_missing(found: Layered, given: list[str], has_data: bool) -> None:
@@ -250,32 +251,35 @@ def _refuse_missing(found: Layered, given: list[str], has_data: bool) -> None:
     if not has_data:
         raise ConfigError("No data is given. Add a --config, such as conf/data/yeast.yaml.")
     asking = next(file for file in reversed(found.files) if found.missing & _referred_by(file))
-    files = [path for folder in GIVERS for path in sorted((CONF / folder).glob("*.yaml"))]
-    fitting = [str(path) for path in files if found.missing <= _said_by(str(path))]
-    fitting.sort(key=lambda name: len(_said_by(name)))
-    others = [name for name in given if (said := _said_by(name)) and not said & found.used and not said & {*OWN}]
-    told = "".join(f" {name} says {_listed(_said_by(name))}, which it does not take." for name in others)
-    such = f", such as {' or '.join(fitting[:6])}" if fitting else ""
-    if others_say := [str(p) for p in sorted((CONF / "data/kinds").glob("*.yaml")) if found.missing & _said_by(str(p))]:
-        such = f": a data file with `over: kinds/{Path(others_say[0]).name}`{such}"
-    what = _listed(found.missing)
-    raise ConfigError(f"{asking} takes {what}, which no --config says.{told} Add one that does{such}.")
+    said = {name: _said_by(name) for name in given}
+    idle = [name for name, keys in said.items() if not keys & {*found.used, *OWN}]
+    told = "".join(f" {name} says {_listed(said[name])}, which it does not take." for name in idle)
+    kinds = [path for path in _files("data/kinds") if found.missing & _said_by(path)]
+    fitting = [path for path in _files("objective") if found.missing <= _said_by(path)]
+    fitting.sort(key=lambda path: len(_said_by(path)))
+    such = f"`over: kinds/{Path(kinds[0]).name}` in the data's file" if kinds else " or ".join(fitting[:6])
+    what = f"{asking} takes {_listed(found.missing)}, which no --config says."
+    raise ConfigError(f"{what}{told} Add one that does{f', such as {such}' if such else ''}.")
 
 
-def _refuse_idle(found: Layered, given: list[tuple[str, list[tuple[str, Tree]]]], options: list[tuple[str, str]]) -> None:
+def _refuse_idle(found: Layered, given: list[Read], options: list[tuple[str, str]]) -> None:
     """Refuse what is given by hand and changes nothing."""
     for option, part in options:
         if part not in found.used:
+            files = ", ".join(found.files)
             raise ConfigError(
-                f"{option} changes nothing: no file refers to ${{{part}}} ({', '.join(found.files)}). Set the "
-                "object's own option, such as --model.init_args.task_net.init_args.width."
+                f"{option} changes nothing: no file refers to ${{{part}}} ({files}). Set the object's own "
+                "option, such as --model.init_args.task_net.init_args.width."
             )
     for name, layers in given:
         said = {key for _, layer in layers for key in layer}
         if not said & (found.used | found.tree.keys()):
-            raise ConfigError(
-                f"{name} changes nothing: it says {_listed(said)}, to which no other file refers. Leave it out."
-            )
+            told = f"it says {_listed(said)}, to which no other file refers"
+            raise ConfigError(f"{name} changes nothing: {told}. Leave it out.")
+
+
+def _files(folder: str) -> list[str]:
+    return sorted(str(path) for path in (CONF / folder).glob("*.yaml"))
 
 
 def _referred_by(file: str) -> set[str]:

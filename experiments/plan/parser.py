@@ -17,10 +17,8 @@ from pytorch_lightning.cli import LightningArgumentParser, LightningCLI
 
 from experiments.errors import ConfigError
 from experiments.plan.advice import advise
-from experiments.plan.layers import layered
+from experiments.plan.layers import BASE, layered
 from experiments.plan.sharing import SharingParser
-
-BASE = Path("conf/trainer/default.yaml")  # the layer below every other file
 
 Args = list[str] | dict[str, Any] | Namespace | None
 

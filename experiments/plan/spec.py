@@ -10,10 +10,10 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NoReturn
 
+from experiments import fields
 from experiments.errors import TableError, near, short
-from experiments.plan import fields
+from experiments.fields import Check, shown
 from experiments.plan.claims import Claim, ClaimError, read_claim
-from experiments.plan.fields import Check, shown
 from experiments.plan.keys import REPORTED, TABLE
 from experiments.plan.layers import rows_of
 from experiments.plan.table import TUNED, Changes, Column, Figure, Metric, Ratio, Row, Table
@@ -220,7 +220,8 @@ class _Reader:
         there = {tuned for path in files.values() for tuned in rows_of(path)}
         for row in rows.values():
             if row.tuned:
-                self._known(f"rows.{row.name}.tuned", f"row in the files of {folder}", row.tuned, sorted(there))
+                kind = f"row in the files of {folder}"
+                self._known(f"rows.{row.name}.tuned", kind, row.tuned, sorted(there))
         for column in columns.values():
             place = f"columns.{column.name}"
             self._known(f"{place}.instead_of", "column", column.instead_of or column.name, columns)

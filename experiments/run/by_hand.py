@@ -16,8 +16,8 @@ from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
 from experiments import store
 from experiments.errors import Stopped, UserError
-from experiments.run.cli import TrainCLI, hush
 from experiments.plan.runs import identity
+from experiments.run.cli import TrainCLI, hush
 from experiments.run.epochs import Tell
 from experiments.run.fit import fit_and_test, movable, write_config
 from experiments.run.workers import threads

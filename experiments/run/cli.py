@@ -13,8 +13,8 @@ from pytorch_lightning import Trainer
 
 from experiments.errors import ConfigError
 from experiments.plan.advice import not_installed, refused
-from experiments.plan.layers import file_and_row, split
-from experiments.plan.parser import BASE, Args, ConfigCLI
+from experiments.plan.layers import BASE, file_and_row, split
+from experiments.plan.parser import Args, ConfigCLI
 from experiments.run import slurm
 from experiments.run.epochs import EpochLog, InPlace
 

@@ -15,10 +15,10 @@ from pytorch_lightning.utilities import rank_zero_warn
 
 from experiments import record, starts, store
 from experiments.errors import CannotGoOn, UserError
-from experiments.run.cli import TrainCLI
-from experiments.plan.fields import is_number
+from experiments.fields import is_number
 from experiments.plan.identity import Tree
 from experiments.run import memory
+from experiments.run.cli import TrainCLI
 from experiments.run.epochs import Tell, best_so_far, read_rows
 
 

@@ -7,12 +7,13 @@ from functools import partial
 from rich.console import Console
 from rich.markup import escape
 
-from experiments import starts, store, words
+from experiments import starts, store
 from experiments.errors import TableError
+from experiments.fields import LARGEST_SEED
+from experiments.page import words
 from experiments.page.page import read_state, render, state_file
 from experiments.page.summary import summarise
 from experiments.plan.compose import Composed, Layers, modules
-from experiments.plan.fields import LARGEST_SEED
 from experiments.plan.identity import difference
 from experiments.plan.runs import Plan, Run, layers_of, make_plan
 from experiments.plan.spec import read_table, select

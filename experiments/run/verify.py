@@ -13,8 +13,9 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from experiments import record, starts, store, words
+from experiments import record, starts, store
 from experiments.errors import TableError
+from experiments.page import words
 from experiments.page.summary import Cell, number, summarise
 from experiments.plan.runs import Plan
 from experiments.plan.spec import read_table
