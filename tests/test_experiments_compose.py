@@ -64,16 +64,20 @@ def test_a_kept_config_comes_back_until_something_it_is_made_from_changes(
     Path("mine.py").write_text("from mine_base import Base\n")
     Path("mine_base.py").write_text("class Base:\n    pass\n")
     Path("part.yaml").write_text("class_path: mine.Net\n")
-    Path("conf/scheme/mine.yaml").write_text("model: {init_args: {net: part.yaml}}\n")
+    Path("conf/scheme/mine.yaml").write_text("over: below.yaml\nmodel: {init_args: {net: part.yaml}}\n")
+    Path("conf/scheme/below.yaml").write_text("model: {}\n")
+    Path("rows.yaml").write_text("one: {data: {}}\n")
     (installed := world.folder / "site-packages").mkdir()
     monkeypatch.syspath_prepend(str(installed))
-    layers = Layers((*TOY, "conf/scheme/mine.yaml"), (("model.init_args.noise", "0.2"),))
+    layers = Layers((*TOY, "conf/scheme/mine.yaml", "rows.yaml:one"), (("model.init_args.noise", "0.2"),))
     config = {"model": {"lr": 0.1}}
     for change in (
         lambda: None,
         lambda: world.change("data/toy.yaml", lambda tree: tree.update(extra=1)),
         lambda: Path("conf/trainer/default.yaml").write_text("trainer: {max_epochs: 7}"),
         lambda: Path("part.yaml").write_text("class_path: mine.Other\n"),
+        lambda: Path("conf/scheme/below.yaml").write_text("model: {init_args: {}}\n"),
+        lambda: Path("rows.yaml").write_text("one: {data: {init_args: {}}}\n"),
         lambda: Path("mine_base.py").write_text("class Base:\n    width = 3\n"),
         lambda: (installed / "torch-99.dist-info").mkdir(),
     ):
