@@ -68,7 +68,7 @@ def test_a_logger_that_is_not_installed_is_told_by_the_extra_that_has_it(
     monkeypatch.chdir(root)
     for check, package in checks.items():
         monkeypatch.setattr(check, RequirementCache(f"{package}>=9999"))  # as where it is absent
-    layers = ("data/generated", "scheme/cross_entropy_mlc", f"logger/{logger}")
+    layers = ("data/generated", "scheme/cross_entropy", f"logger/{logger}")
     given = [word for name in layers for word in ("--config", f"conf/{name}.yaml")]
     assert scripts.train.main([*given, "--run_dir", str(tmp_path / "run")]) == 2
     said = capsys.readouterr().err
