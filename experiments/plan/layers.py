@@ -114,7 +114,7 @@ def merge(lower: Tree, upper: Tree) -> Tree:
     if isinstance(lower, str) and _root(lower):
         return Changed(lower, upper)
     merged = dict(lower) if isinstance(lower, dict) else {}
-    if "class_path" in merged and upper.get("class_path", merged["class_path"]) != merged["class_path"]:
+    if "class_path" in upper and upper["class_path"] != merged.get("class_path"):
         merged = {}
     for key, value in upper.items():
         name = key.removesuffix("+")
