@@ -11,8 +11,8 @@ LEGEND = (
 )
 MIXED = (
     "‡: its runs were made on several kinds of processor, or went on after their code had changed. Of nine "
-    "SEAL runs made anew on another kind, six came within 0.5. Three came 1.4 to 3.7 away. A tenth, of static "
-    "margin on Genbase and on newer code too, came 65 away; what code alone did is not known."
+    "SEAL runs made anew on another kind, six came within 0.5. Three came 1.4 to 3.7 away. A tenth, of "
+    "static margin on Genbase and on newer code too, came 65 away; what code alone did is not known."
 )
 LEVEL = 0.05
 
