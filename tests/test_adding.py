@@ -23,6 +23,7 @@ MOST = {  # files of an addition
     "A scheme": 2,
     "A table": 1,
     "A kind of potential": 3,
+    "A kind of answer": 4,
 }
 
 
