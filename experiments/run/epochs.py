@@ -178,11 +178,9 @@ class InPlace(TorchCheckpointIO):
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | Path, storage_options: object = None
     ) -> None:
-        """Write a new version, then let it take the file's place."""
-        content = io.BytesIO()
-        torch.save(checkpoint, content)
-        with store.replacing(Path(path)) as part:
-            part.write_bytes(content.getbuffer())
+        """Write a new version, then let it take the file's place; no copy of it is made in memory."""
+        with store.replacing(Path(path)) as part, part.open("wb") as file:
+            torch.save(checkpoint, file)
 
 
 def best_so_far(trainer: Trainer) -> tuple[str, float | None]:
