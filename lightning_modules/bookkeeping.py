@@ -84,9 +84,6 @@ class Bookkeeping(pl.LightningModule):
         """Append values to a training curve."""
         self.curves.setdefault(curve, []).extend(values)
 
-    def after_training_batches(self) -> None:
-        """What a scheme does once an epoch, after its last training batch and before its validation."""
-
     def setup(self, stage: str) -> None:
         """Compare sizes with the data's; hand its vocabulary's tables to the networks that start from them.
 
@@ -120,7 +117,6 @@ class Bookkeeping(pl.LightningModule):
             if self.device.type == "cuda":
                 torch.cuda.synchronize(self.device)
             self._train_seconds = time.perf_counter() - self._train_began
-            self.after_training_batches()
 
     def on_train_epoch_end(self) -> None:
         """Append to the curves; log the mean loss of each part and the examples a second."""

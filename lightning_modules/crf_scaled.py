@@ -43,6 +43,8 @@ class CRFScaled(CRFScheme):
 
     def training_step(self, batch: Batch, index: int) -> None:
         self.move("energy", batch)
+        if self.trainer.is_last_batch and self.scaling.search_size():
+            self.choose_alpha(cast(Batches, self.trainer.train_dataloader))
 
     def energy_loss(self, batch: Batch) -> Tensor:
         """Mean over the batch of L(y, U, W) of the scaled potentials, plus the scaling's penalty.
@@ -55,14 +57,11 @@ class CRFScaled(CRFScheme):
         rows = shared_out(self.criterion.loss(scaled, batch.y), batch.observed)
         return (rows + self.scaling.penalty(p)).mean()
 
-    def after_training_batches(self) -> None:
-        """Choose alpha, where the scaling is online."""
-        if self.scaling.search_size():
-            self.choose_alpha(cast(Batches, self.trainer.train_dataloader))
-
     @torch.no_grad()
     def choose_alpha(self, data: Batches) -> None:
-        """Take the alpha with the least loss on a subset of the training examples.   [Scaling algorithm 1]
+        """Take the alpha with the least loss on a subset of the training examples.
+
+        Lines 10 to 12 of [Scaling algorithm 1], once an epoch, after its last training batch:
 
         10: D := a subset of the training set, drawn anew each epoch, alike in all processes
         11: alpha_best := argmin over the grid of L_alpha(D)
@@ -87,7 +86,7 @@ class CRFScaled(CRFScheme):
         return map(data.rows, rows.split(ROWS))
 
     def mean_losses(self, subset: Iterable[Batch]) -> Float[Tensor, " K"]:
-        """L_alpha(D), the mean of L(y, alpha U, W), under each alpha of the grid; in float64.   [eq. 19]"""
+        """L_alpha(D), the mean over examples of L(y, alpha U, W), for each alpha of the grid.   [eq. 19]"""
         alphas, count = self.scaling.candidates(), 0
         total = alphas.new_zeros(len(alphas), dtype=torch.float64)
         for batch in subset:
