@@ -1,1 +1,1 @@
-"""Energies: a number for an input and an answer, low when they fit; and the kinds of answer there are."""
+"""Energies: a number for an input and an answer, low where they fit; and the spaces of answers."""

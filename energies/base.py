@@ -11,20 +11,22 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from energies.potentials import Potentials
-from losses.objectives import Slope
+from losses.objectives import ValueAndGradient
 from networks.inputs import Inputs
 
 
 class ConditionedEnergy:
     """An energy with its input fixed: a function from y to E, with its derivative.
 
-    `slope` is y to (E, dE/dy), for procedures that search y; no gradient reaches the parameters. Without a
-    closed form it is differentiated.
+    `value_and_gradient` maps y to (E, dE/dy), for procedures that search y. No gradient reaches the
+    parameters. An energy without a closed form is differentiated by autograd.
     """
 
-    def __init__(self, energy: Callable[[Tensor], Tensor], slope: Slope | None = None) -> None:
+    def __init__(
+        self, energy: Callable[[Tensor], Tensor], value_and_gradient: ValueAndGradient | None = None
+    ) -> None:
         self._energy = energy
-        self.slope = slope or partial(differentiated, energy)
+        self.value_and_gradient = value_and_gradient or partial(differentiated, energy)
 
     def __call__(self, y: Tensor) -> Tensor:
         """The energy of each answer."""
@@ -55,28 +57,29 @@ class Energy(nn.Module):
         """The energy of each answer."""
 
     def given(self, x: Inputs) -> ConditionedEnergy:
-        """The energy with its input fixed: `forward` in halves, for many answers one by one.
+        """The energy with its input fixed, for many answers one by one.
 
-        What depends on x alone is computed here, once, by an energy that overrides this: one dropout mask for
-        all answers and derivatives, where this one reads x anew each time. Gradients reach y, and the
-        parameters that ask for them; what is computed here is a constant if this is called without gradients.
+        An energy that overrides this computes here, once, what depends on x alone: all answers and
+        derivatives then share one dropout mask. This default computes it again for each answer. Gradients
+        reach y, and the parameters that require them. Under `torch.no_grad` what is computed here is a
+        constant.
         """
         return ConditionedEnergy(lambda y: self(x, y))
 
-    def slope(self, x: Inputs) -> Slope:
-        """`given(x).slope`, for a search that needs nothing else: x is read without gradients."""
+    def value_and_gradient(self, x: Inputs) -> ValueAndGradient:
+        """`given(x).value_and_gradient`; what depends on x alone is computed without gradients."""
         with torch.no_grad():
-            return self.given(x).slope
+            return self.given(x).value_and_gradient
 
     def over(self, mask: Tensor | None) -> "Self | BatchEnergy":
-        """This energy for one batch, told which positions are real; most energies have no such thing."""
+        """This energy with the mask of one batch; the energy itself where answers have no positions."""
         return self
 
 
 class MaskedEnergy(Energy):
-    """An energy of answers that have positions: a mask says which are real, and nothing else does.
+    """An energy of answers that have positions; only the mask says which of them are real.
 
-    Whatever an answer holds at the others counts for nothing. Without a mask every position is real.
+    Values of an answer at masked positions do not count. Without a mask every position is real.
 
     Shapes:
         x: (B, T, ...).   y: (..., B, T, S).   mask: (B, T) bool.   returns: (..., B).
@@ -97,9 +100,9 @@ class MaskedEnergy(Energy):
 
 
 class StructuredEnergy(MaskedEnergy):
-    """An energy that is minus the score of potentials, so that inference in it is exact.   [Scaling §2]
+    """An energy that is minus the score of potentials, for which exact inference exists.   [Scaling §2]
 
-    Its parameters are those of the unary scores and those of the rest.
+    Each of its parameters belongs either to the unary scores or to the pairwise ones.
     """
 
     @abstractmethod
@@ -108,7 +111,7 @@ class StructuredEnergy(MaskedEnergy):
 
     @abstractmethod
     def unary_parameters(self) -> Iterator[nn.Parameter]:
-        """What the unary scores are computed with."""
+        """The parameters of the unary scores."""
 
     @abstractmethod
     def pairwise_parameters(self) -> Iterator[nn.Parameter]:
@@ -117,7 +120,7 @@ class StructuredEnergy(MaskedEnergy):
 
 @dataclass(frozen=True)
 class BatchEnergy:
-    """An energy for one batch, told which positions are real; it has what an energy has."""
+    """An energy bound to the mask of one batch, with the methods of an energy."""
 
     energy: MaskedEnergy
     mask: Tensor
@@ -130,25 +133,25 @@ class BatchEnergy:
         """See Energy."""
         return self.energy.given(x, self.mask)
 
-    def slope(self, x: Inputs) -> Slope:
+    def value_and_gradient(self, x: Inputs) -> ValueAndGradient:
         """See Energy."""
         with torch.no_grad():
-            return self.given(x).slope
+            return self.given(x).value_and_gradient
 
 
 class SumEnergy(MaskedEnergy):
-    """A local energy, which sees the input, plus a joint one, which sees how the parts of an answer agree."""
+    """A local energy of the input and each part of the answer, plus a joint energy between the parts."""
 
     def __init__(self, local: Energy, joint: Energy) -> None:
         super().__init__()
         self.local, self.joint = local, joint
 
     def given(self, x: Inputs, mask: Tensor | None = None) -> ConditionedEnergy:
-        """The terms' own, added."""
+        """The sum of the two conditioned energies."""
         local, joint = (term.over(mask).given(x) for term in (self.local, self.joint))
 
-        def slope(y: Tensor) -> tuple[Tensor, Tensor]:
-            (e1, g1), (e2, g2) = local.slope(y), joint.slope(y)
+        def value_and_gradient(y: Tensor) -> tuple[Tensor, Tensor]:
+            (e1, g1), (e2, g2) = local.value_and_gradient(y), joint.value_and_gradient(y)
             return e1 + e2, g1 + g2
 
-        return ConditionedEnergy(lambda y: local(y) + joint(y), slope)
+        return ConditionedEnergy(lambda y: local(y) + joint(y), value_and_gradient)

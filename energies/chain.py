@@ -1,4 +1,4 @@
-"""The linear chain: a network scores each position, a table scores neighbours.
+"""The linear chain: a network scores each position, a transition matrix scores neighbours.
 
 [Scaling eq. 1, §4; InfNet+ eq. 7]
 """
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from energies.base import ConditionedEnergy, Slope, StructuredEnergy
+from energies.base import ConditionedEnergy, StructuredEnergy, ValueAndGradient
 from energies.potentials import ChainPotentials
 from networks.inputs import Inputs
 from networks.sizes import at_least, match_answers
@@ -17,9 +17,10 @@ from networks.sizes import at_least, match_answers
 class ChainEnergy(StructuredEnergy):
     """E(x, y) = - sum_t net(x)_t . y_t - sum_t y_t W y_t+1.
 
-    `net` maps inputs (B, T, ...) to scores (B, T, S). W is normal with deviation `pairwise_std`, or uniform
-    in +-`pairwise_range` where that is given. With `ends` the first and the last tag of a sentence have
-    scores of their own, drawn like W: its start row and end column.   [InfNet code]
+    `net` maps inputs (B, T, ...) to scores (B, T, S). The transition matrix W is drawn from a normal
+    distribution with standard deviation `pairwise_std`, or uniformly from +-`pairwise_range` if that is
+    given. With `ends` the first and the last tag of a sentence have scores of their own, drawn like W: the
+    start row and the end column of the released matrix.   [InfNet code]
 
     Shapes:
         x: (B, T, ...).   y: (..., B, T, S), relaxed or one-hot.   returns: (..., B).
@@ -50,10 +51,10 @@ class ChainEnergy(StructuredEnergy):
     def given(self, x: Inputs, mask: Tensor | None = None) -> ConditionedEnergy:
         """The network's scores are computed once."""
         p = self.potentials(x, mask)
-        return ConditionedEnergy(lambda y: -p.score(y), _Downhill(p))
+        return ConditionedEnergy(lambda y: -p.score(y), _MinusScore(p))
 
     def check_answers(self, y: Tensor) -> None:
-        """Refuse data of another number of tags."""
+        """Raise ValueError if the data have another number of tags."""
         match_answers(y, num_tags=len(self.pairwise))
 
     def potentials(self, x: Inputs, mask: Tensor | None) -> ChainPotentials:
@@ -73,14 +74,14 @@ class ChainEnergy(StructuredEnergy):
         return self.parameters(recurse=False)
 
 
-class _Downhill:
-    """The slope of E = -F, made at its first use."""
+class _MinusScore:
+    """Value and gradient of E = -F; the closed form is built at its first use."""
 
     def __init__(self, p: ChainPotentials) -> None:
         self._potentials = p
-        self._slope: Slope | None = None
+        self._closed_form: ValueAndGradient | None = None
 
     def __call__(self, y: Tensor) -> tuple[Tensor, Tensor]:
-        self._slope = self._slope or self._potentials.slope()
-        score, gradient = self._slope(y)
+        self._closed_form = self._closed_form or self._potentials.value_and_gradient()
+        score, gradient = self._closed_form(y)
         return -score, -gradient

@@ -1,6 +1,6 @@
-"""Which tag may follow which: spans written as tags.
+"""Which tag may follow which, for spans encoded as tags.
 
-BIO: B- begins a span, I- goes on in it, O is outside. BIOES adds E- for the last tag of a span and S- for a
+BIO: B- begins a span, I- continues it, O is outside. BIOES adds E- for the last tag of a span and S- for a
 span of one tag.
 """
 
@@ -12,12 +12,12 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from energies.potentials import NEVER, ChainPotentials
+from energies.potentials import FORBIDDEN, ChainPotentials
 
 
 @dataclass(frozen=True)
 class Constraints:
-    """What a chain may do.
+    """The tag sequences that a chain allows.
 
     Attributes:
         allowed: (S, S), True where a tag (row) may be followed by another (column).
@@ -31,10 +31,10 @@ class Constraints:
 
     @classmethod
     def for_spans(cls, tags: Sequence[str], scheme: str = "BIO") -> Self:
-        """The rules of spans for these tag names, in this order, such as O, B-NP, I-NP.
+        """The constraints of an encoding on these tag names, such as O, B-NP, I-NP, in this order.
 
         Raises:
-            ValueError: at a scheme other than BIO and BIOES, and at a tag that its scheme does not know.
+            ValueError: the encoding is neither BIO nor BIOES, or a tag is not one of the encoding.
         """
         if scheme not in RULES:
             raise ValueError(f"spans are written as {' or '.join(RULES)}, not as {scheme!r}.")
@@ -45,15 +45,15 @@ class Constraints:
         return cls(torch.tensor(allowed), torch.tensor(starts), torch.tensor(ends))
 
     def on(self, p: ChainPotentials) -> ChainPotentials:
-        """The potentials with a score of -inf on everything that is not allowed.
+        """The potentials with a score of -inf wherever a tag is not allowed.
 
         Raises:
-            ValueError: where the constraints are of another number of tags.
+            ValueError: the constraints have another number of tags.
         """
         size = p.unary.shape[2]
         if self.allowed.shape != (size, size):
             raise ValueError(
-                f"the constraints are a table of {tuple(self.allowed.shape)}, and the potentials have "
+                f"the constraints are a matrix of {tuple(self.allowed.shape)}, and the potentials have "
                 f"{size} tags."
             )
 
@@ -61,15 +61,15 @@ class Constraints:
             if allowed is None:
                 return scores
             scores = p.unary.new_zeros(size) if scores is None else scores
-            return scores.masked_fill(~allowed.to(scores.device), NEVER)
+            return scores.masked_fill(~allowed.to(scores.device), FORBIDDEN)
 
-        pairwise = p.pairwise.masked_fill(~self.allowed.to(p.pairwise.device), NEVER)
+        pairwise = p.pairwise.masked_fill(~self.allowed.to(p.pairwise.device), FORBIDDEN)
         return replace(p, pairwise=pairwise, start=forbid(p.start, self.starts), end=forbid(p.end, self.ends))
 
 
-RULES = {"BIO": "BIO", "BIOES": "BIOES"}  # a scheme and the prefixes it knows
-OPEN = {"BIO": "BI", "BIOES": "BI"}  # after these a span may go on
-GOES_ON = {"BIO": "I", "BIOES": "IE"}  # these need an open span of the same kind before them
+RULES = {"BIO": "BIO", "BIOES": "BIOES"}  # the prefixes of each encoding
+OPEN = {"BIO": "BI", "BIOES": "BI"}  # after these a span is open
+CONTINUES = {"BIO": "I", "BIOES": "IE"}  # these need an open span of the same kind before them
 
 
 def _split(tag: str, scheme: str) -> tuple[str, str]:
@@ -79,13 +79,13 @@ def _split(tag: str, scheme: str) -> tuple[str, str]:
     if not known or (tag != "O" and (prefix == "O" or not kind)):
         raise ValueError(
             f"{tag!r} is no tag of {scheme}: a tag is O, or {', '.join(RULES[scheme].replace('O', ''))}"
-            " with a dash and the kind of span, such as B-NP."
+            " followed by a dash and the kind of span, such as B-NP."
         )
     return prefix, kind
 
 
 def _may_follow(before: tuple[str, str], after: tuple[str, str], scheme: str) -> bool:
-    """Whether a tag may stand after another: one that goes on only inside a span of its kind."""
-    if after[0] in GOES_ON[scheme]:
+    """Whether a tag may follow another: a tag that continues a span needs an open span of its kind."""
+    if after[0] in CONTINUES[scheme]:
         return before[0] in OPEN[scheme] and before[1] == after[1]
     return scheme == "BIO" or before[0] not in OPEN[scheme]

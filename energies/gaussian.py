@@ -1,7 +1,7 @@
-"""The Gaussian field: a network scores each position, another says which positions are alike.   [Scaling §3]
+"""The Gaussian field: one network scores each position, another embeds the positions.   [Scaling §3]
 
 Shapes: B examples, N positions (the pixels of a picture), M labels, D features. Positions may have several
-dimensions, such as (H, W), which stand in the place of N.
+dimensions, such as (H, W), in place of N.
 """
 
 from collections.abc import Iterator
@@ -21,8 +21,8 @@ from networks.inputs import Inputs
 class GaussianPotentials:
     """The scores of a Gaussian field: F(s) = -1/2 s^T (W + lambda I) s + U^T s.   [Scaling eqs. 9, 16]
 
-    s gives each position a number for each label. W = (J - I) kron K with K = A A^T and J the M x M matrix of
-    ones: positions with like embeddings are discouraged from having different labels. Eigenvalues of W are
+    s holds one number for each position and label. W = (J - I) kron K with K = A A^T and J the M x M matrix
+    of ones: different labels at positions with similar embeddings lower the score. Eigenvalues of W are
     -mu and (M-1) mu for each eigenvalue mu of K, so F has a maximum where lambda is above the largest mu.
 
     A discrete or relaxed answer y is a point s: with two labels y (..., B, N) is a mask, the share of label
@@ -32,7 +32,7 @@ class GaussianPotentials:
         unary: U, (B, N, M), two labels or more.
         embedding: A, (B, N, D).
         ridge: lambda, above 0.
-        mask: (B, N) bool, True is real; scores elsewhere count for nothing.
+        mask: (B, N) bool, True is real; scores at masked positions do not count.
     """
 
     unary: Float[Tensor, "B *N M"]
@@ -60,7 +60,7 @@ class GaussianPotentials:
 
     @property
     def pairwise_unit(self) -> Factor:
-        """The norm(W) that a mean K of 1 / 2N has: one of 1 no ridge of order 1 could bear.   [eq. 20]"""
+        """The norm(W) of a K with mean 1 / 2N; norm(W) = 1 would need a ridge of order N.   [eq. 20]"""
         labels = self.unary.shape[-1]
         return 0.5 * (labels - 1) / (labels * self.num_positions())
 
@@ -84,11 +84,11 @@ class GaussianPotentials:
         return torch.stack([1 - y, y], -1) if self.unary.shape[-1] == 2 else y
 
     def logits(self) -> Float[Tensor, "..."]:
-        """See Potentials: one logit a position with two labels, else one a label."""
+        """See Potentials: with two labels one logit a position, with more one a label."""
         return self.logits_of(self.unary)
 
     def logits_of(self, s: Float[Tensor, "*K_B_N M"]) -> Float[Tensor, "..."]:
-        """A point as the logits of an answer: of the two labels the difference counts."""
+        """A point as the logits of an answer; with two labels their difference."""
         return s[..., 1] - s[..., 0] if self.unary.shape[-1] == 2 else s
 
     def unary_norm(self) -> Float[Tensor, " B"]:
@@ -96,9 +96,9 @@ class GaussianPotentials:
         return self.flat()[0].abs().mean(-1).sum(-1) / self.num_positions()
 
     def pairwise_norm(self) -> Float[Tensor, " B"]:
-        """norm(W) = norm(K) (M - 1) / M, the zeros of its diagonal blocks counted.
+        """norm(W) = norm(K) (M - 1) / M, since the diagonal blocks of W are 0.
 
-        Where no embedding is negative, norm(K) is the squared length of their mean.   [checked against K]
+        If no embedding is negative, norm(K) is the squared length of their mean.
         """
         features, labels = self.flat()[1], self.unary.shape[-1]
         if bool((features >= 0).all()):
@@ -108,7 +108,7 @@ class GaussianPotentials:
         return total / self.num_positions() ** 2 * (labels - 1) / labels
 
     def times(self, unary: Factor, rest: Factor | None = None) -> Self:
-        """See Potentials; the ridge stays, and W is multiplied by way of the embeddings."""
+        """See Potentials; the ridge is unchanged, and W is multiplied through the embeddings."""
         unary = self._each(unary) * self.unary
         if rest is None:
             return replace(self, unary=unary)
@@ -126,7 +126,7 @@ class GaussianPotentials:
     def definite(self, share: float = 0.9) -> Self:
         """The same with embeddings scaled down so that no eigenvalue of K is above share * ridge.
 
-        Only examples that need it change. The scale is a constant to gradients.
+        Examples that fulfil this already are unchanged. No gradient flows through the scale.
         """
         top = self.largest_eigenvalue().detach()
         scale = (share * self.ridge / top.clamp_min(share * self.ridge)).sqrt()
@@ -143,7 +143,7 @@ class GaussianPotentials:
         return self._hide(self.unary).flatten(1, -2), self._hide(self.embedding).flatten(1, -2)
 
     def num_positions(self) -> Tensor | float:
-        """How many positions are real: N, or (B,) where a mask says so."""
+        """The number of real positions: N, or (B,) with a mask."""
         if self.mask is None:
             return float(self.unary[0, ..., 0].numel())
         return self.mask.flatten(1).sum(1).clamp_min(1)
@@ -152,7 +152,7 @@ class GaussianPotentials:
         return rows if self.mask is None else rows.masked_fill(~self.mask.unsqueeze(-1), 0)
 
     def _each(self, factor: Factor) -> Factor:
-        """A factor, or one an example, to multiply scores by."""
+        """A factor, or one for each example, shaped to multiply scores."""
         if isinstance(factor, Tensor) and factor.dim():
             return factor.view(-1, *[1] * (self.unary.dim() - 1))
         return factor
@@ -162,7 +162,7 @@ class GaussianEnergy(StructuredEnergy):
     """E(x, y) = -F(y) of a Gaussian field.   [Scaling eqs. 9, 16]
 
     U = unary_net(x), and A = embedding_net(x) / sqrt(N), so that eigenvalues of K do not grow with the number
-    of positions. What the energy is, and what its criteria solve, is the field made definite: see
+    of positions. Both the energy and its criteria use the field made definite: see
     `GaussianPotentials.definite`.
 
     Shapes:
@@ -175,7 +175,7 @@ class GaussianEnergy(StructuredEnergy):
         self.unary_net, self.embedding_net, self.ridge = unary_net, embedding_net, ridge
 
     def given(self, x: Inputs, mask: Tensor | None = None) -> ConditionedEnergy:
-        """The networks run once."""
+        """The networks run once, here."""
         p = self.potentials(x, mask).definite()
         return ConditionedEnergy(lambda y: -p.score(y))
 
@@ -185,9 +185,9 @@ class GaussianEnergy(StructuredEnergy):
         return p.times(1.0, 1 / p.num_positions())
 
     def unary_parameters(self) -> Iterator[nn.Parameter]:
-        """Those of the unary network."""
+        """The parameters of the unary network."""
         return self.unary_net.parameters()
 
     def pairwise_parameters(self) -> Iterator[nn.Parameter]:
-        """Those of the embedding network."""
+        """The parameters of the embedding network."""
         return self.embedding_net.parameters()

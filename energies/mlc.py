@@ -40,7 +40,7 @@ class LocalEnergy(Energy):
 
 
 class LabelMixEnergy(Energy):
-    """How well a set of labels hangs together, whatever the input.
+    """How well the labels of a set fit each other, independent of the input.
 
     E(y) = - v . softplus(M y + m)   [SEAL eq. 2, right; the bias m as released]
 
@@ -56,11 +56,11 @@ class LabelMixEnergy(Energy):
         self.reset_patterns()
 
     def check_answers(self, y: Tensor) -> None:
-        """Refuse data of another number of labels."""
+        """Raise ValueError if the data have another number of labels."""
         match_answers(y, num_labels=len(self.patterns))
 
     def reset_patterns(self) -> None:
-        """Draw M anew and set m to 0."""
+        """Reinitialise M and set m to 0."""
         nn.init.kaiming_uniform_(self.patterns.T, nonlinearity="relu")
         nn.init.zeros_(self.bias)
 
@@ -71,8 +71,8 @@ class LabelMixEnergy(Energy):
         """dE/dy = - M^T (v * sigmoid(M y + m))."""
         patterns, bias, weights = self.patterns.detach(), self.bias.detach(), self.weights.detach()
 
-        def slope(y: Tensor) -> tuple[Tensor, Tensor]:
+        def value_and_gradient(y: Tensor) -> tuple[Tensor, Tensor]:
             z = sum_rows(patterns, y) + bias
             return -(F.softplus(z) @ weights), -((torch.sigmoid(z) * weights) @ patterns.T)
 
-        return ConditionedEnergy(partial(self, x), slope)
+        return ConditionedEnergy(partial(self, x), value_and_gradient)

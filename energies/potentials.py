@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-NEVER = float("-inf")
+FORBIDDEN = float("-inf")
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 Factor = Tensor | float  # one number, or (B,): one an example
@@ -115,9 +115,9 @@ class ChainPotentials:
                 f"the mask is {self.mask.dtype} of shape {tuple(self.mask.shape)}; unaries of shape "
                 f"{tuple(shape)} need bool of shape {tuple(shape[:2])}: call .bool() on it, examples first."
             )
-        self._settle_types()
+        self._check_types()
 
-    def _settle_types(self) -> None:
+    def _check_types(self) -> None:
         """Refuse scores that are no floats, and make the unaries float64 where others are."""
         named = {"unary": self.unary, "pairwise": self.pairwise, "start": self.start, "end": self.end}
         scores = {name: x for name, x in named.items() if x is not None}
@@ -170,7 +170,7 @@ class ChainPotentials:
                 f"need integers of shape {tuple(shape[:2])}: of one-hot answers take .argmax(-1)."
             )
 
-    def lead(self, y: Int[Tensor, "B T"], other: Int[Tensor, "B T"]) -> Float[Tensor, " B"]:
+    def score_difference(self, y: Int[Tensor, "B T"], other: Int[Tensor, "B T"]) -> Float[Tensor, " B"]:
         """F(y) - F(other) of integer tags, exact also where both are large."""
         of_y, of_other = self.tag_score(torch.stack([y, other]))
         return (of_y - of_other).to(self.state)
@@ -261,9 +261,9 @@ class ChainPotentials:
         Raises:
             ValueError: where a real position holds a number that is no tag.
         """
-        return self.taken(y).sum(-1)
+        return self.score_parts(y).sum(-1)
 
-    def taken(self, y: Int[Tensor, "... B T"]) -> Float[Tensor, "... B T"]:
+    def score_parts(self, y: Int[Tensor, "... B T"]) -> Float[Tensor, "... B T"]:
         """The parts of F of integer tags, in float64: what each position adds to those before it.
 
         In the order of `compacted`; 0 where masked.
@@ -288,7 +288,7 @@ class ChainPotentials:
                 parts = parts.scatter_add(-1, at, scores[y.gather(-1, at)].double())
         return torch.where(real, parts, 0)  # not times: scores at masked positions may be anything
 
-    def slope(self) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
+    def value_and_gradient(self) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
         """A function from a relaxed answer y to F and dF/dy, constants, in closed form; 0 where masked.
 
         dF/dy_t = u_t + W y_t+1 + W^T y_t-1, with the scores of the ends in u. To forbid is to have the lowest
@@ -302,32 +302,32 @@ class ChainPotentials:
 
         @torch.no_grad()
         def value_and_gradient(y: Tensor) -> tuple[Tensor, Tensor]:
-            y = chain._shown(_taken(y.to(unary.dtype), order))
+            y = chain._masked(_reordered(y.to(unary.dtype), order))
             gradient = unary.expand_as(y).clone()
-            gradient[..., 1:, :] += _through(y[..., :-1, :], pairwise)
+            gradient[..., 1:, :] += _times_pairwise(y[..., :-1, :], pairwise)
             score = (gradient * y).sum((-2, -1))
-            gradient[..., :-1, :] += _through(y[..., 1:, :], pairwise.mT)
-            gradient = chain._shown(gradient)
+            gradient[..., :-1, :] += _times_pairwise(y[..., 1:, :], pairwise.mT)
+            gradient = chain._masked(gradient)
             if order is not None:
-                gradient = torch.empty_like(gradient).scatter_(-2, _rows(order, y), gradient)
-            return _or_never(score), gradient
+                gradient = torch.empty_like(gradient).scatter_(-2, _whole_positions(order, y), gradient)
+            return _or_forbidden(score), gradient
 
         return value_and_gradient
 
     def _relaxed_score(self, y: Float[Tensor, "... B T S"]) -> Float[Tensor, "... B"]:
         chain, order = self.compacted()
         unary, pairwise = chain._finite()
-        y = chain._shown(_taken(y.to(unary.dtype), order))
-        step = _through(y[..., :-1, :], pairwise)
-        return _or_never((unary * y).sum((-2, -1)) + (step * y[..., 1:, :]).sum((-2, -1)))
+        y = chain._masked(_reordered(y.to(unary.dtype), order))
+        step = _times_pairwise(y[..., :-1, :], pairwise)
+        return _or_forbidden((unary * y).sum((-2, -1)) + (step * y[..., 1:, :]).sum((-2, -1)))
 
     def _finite(self) -> tuple[Tensor, Tensor]:
         """Unary scores, those of the ends in them and 0 where masked, and pairwise ones; none is infinite."""
         lowest = torch.finfo(self.state).min
         unary, pairwise = (s.to(self.state).clamp_min(lowest) for s in (self.with_ends(), self.pairwise))
-        return self._shown(unary), pairwise
+        return self._masked(unary), pairwise
 
-    def _shown(self, rows: Float[Tensor, "... B T S"]) -> Float[Tensor, "... B T S"]:
+    def _masked(self, rows: Float[Tensor, "... B T S"]) -> Float[Tensor, "... B T S"]:
         """0 where masked, also for NaN."""
         return rows if self.mask is None else rows.masked_fill(~self.mask.unsqueeze(-1), 0)
 
@@ -380,21 +380,21 @@ def _look_up(pairwise: Tensor, before: Tensor, after: Tensor) -> Tensor:
     return pairwise[torch.arange(before.shape[-2], device=before.device).unsqueeze(-1), step, before, after]
 
 
-def _rows(order: Int[Tensor, "B T"], like: Tensor) -> Tensor:
+def _whole_positions(order: Int[Tensor, "B T"], like: Tensor) -> Tensor:
     """An index of whole positions."""
     return order.unsqueeze(-1).expand_as(like)
 
 
-def _taken(y: Tensor, order: Tensor | None) -> Tensor:
+def _reordered(y: Tensor, order: Tensor | None) -> Tensor:
     """The positions in the order of a compacted chain."""
-    return y if order is None else y.gather(-2, _rows(order, y))
+    return y if order is None else y.gather(-2, _whole_positions(order, y))
 
 
-def _through(rows: Float[Tensor, "... T S"], pairwise: Tensor) -> Tensor:
+def _times_pairwise(rows: Float[Tensor, "... T S"], pairwise: Tensor) -> Tensor:
     """Each row times its table, or the one table."""
     return (rows.unsqueeze(-2) @ pairwise).squeeze(-2) if pairwise.dim() > 2 else rows @ pairwise
 
 
-def _or_never(score: Tensor) -> Tensor:
+def _or_forbidden(score: Tensor) -> Tensor:
     """-inf for an answer that has a part in what is forbidden."""
-    return score.masked_fill(score < torch.finfo(score.dtype).min * 1e-6, NEVER)
+    return score.masked_fill(score < torch.finfo(score.dtype).min * 1e-6, FORBIDDEN)

@@ -1,4 +1,4 @@
-"""Energies taken over from a finished run.   [SEAL-static, §3.1]"""
+"""Energies loaded from a finished run.   [SEAL-static, §3.1]"""
 
 from torch import Tensor, nn
 
@@ -10,7 +10,7 @@ from networks.pretrained import CheckpointUnusable, load_part
 
 
 class PretrainedEnergy(MaskedEnergy):
-    """The energy of a finished run, frozen, with its layout and all its weights.
+    """The energy of a finished run, frozen, with its architecture and all its weights.
 
     Dropout follows the mode of the module around it. `checkpoint` is that run's best checkpoint.
     """
@@ -19,19 +19,19 @@ class PretrainedEnergy(MaskedEnergy):
         super().__init__()
         energy = load_part(checkpoint, "energy")
         if not isinstance(energy, Energy):
-            raise CheckpointUnusable(f"checkpoint is {checkpoint}, whose energy is none.")
+            raise CheckpointUnusable(f"checkpoint is {checkpoint}, whose part `energy` is not an energy.")
         self.energy = energy.requires_grad_(False)
 
     def given(self, x: Inputs, mask: Tensor | None = None) -> ConditionedEnergy:
-        """As the energy itself has it."""
+        """The loaded energy with its input fixed."""
         return self.energy.over(mask).given(x)
 
 
 class PartlyPretrainedEnergy(PretrainedEnergy):
     """A finished run's energy as the released static runs loaded it: label matrix and v only.
 
-    Their initialiser list drew every other linear layer anew before the rule that loads the checkpoint could
-    apply, so the feature network, M and m are random and frozen.   [SEAL code, static runs]
+    Its list of initialisers reinitialised every other linear layer before the rule that loads the checkpoint
+    applied. So the feature network, M and m are random and frozen.   [SEAL code, static runs]
     """
 
     def __init__(self, checkpoint: str) -> None:

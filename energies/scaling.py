@@ -1,7 +1,7 @@
-"""Keeping the unary scores in proportion to the pairwise ones.   [Scaling §5]
+"""Scalings: they keep the unary scores in proportion to the pairwise ones.   [Scaling §5]
 
-A scaling maps potentials to potentials, and may add a penalty to the loss. It is applied in training and in
-evaluation alike. Norms are those of the potentials, of each example.
+A scaling maps potentials to potentials, and may add a penalty to the loss. It applies in training and in
+evaluation. Norms are computed for each example.
 
 Shapes: B examples, K values of alpha.
 """
@@ -21,28 +21,28 @@ Rows = Float[Tensor, " B"]
 
 
 class Scaling(nn.Module):
-    """Potentials to potentials; what it chooses while a run lasts is kept with the weights."""
+    """A map from potentials to potentials; an alpha chosen during training is stored with the weights."""
 
     alpha: Tensor | float
 
     @abstractmethod
     def forward(self, p: Potentials) -> Potentials:
-        """The potentials that inference is to see."""
+        """The potentials that inference uses."""
 
     def penalty(self, p: Potentials) -> Rows:
-        """What the loss of each example grows by, from the potentials before they are scaled."""
+        """The penalty added to the loss of each example, from the potentials before scaling."""
         return p.unary.new_zeros(len(p.unary))
 
     def search_size(self) -> int:
-        """How many training examples alpha is chosen on after each epoch; 0 where nothing is chosen."""
+        """How many training examples alpha is chosen on after each epoch; 0 if alpha is fixed."""
         return 0
 
     def candidates(self) -> Float[Tensor, " K"]:
-        """The values that alpha is chosen from; none where nothing is chosen."""
+        """The values that alpha is chosen from; empty if alpha is fixed."""
         return torch.empty(0)
 
     def choose(self, losses: Float[Tensor, " K"]) -> None:
-        """Set alpha, by the mean loss of the examples under each candidate."""
+        """Set alpha from the mean loss of the examples under each candidate."""
         raise NotImplementedError(f"{type(self).__name__} has no alpha to choose.")
 
 
@@ -58,7 +58,7 @@ class FixedAlpha(Scaling):
 
 
 class Online(Scaling):
-    """alpha U, W, where alpha is chosen anew after each epoch from 2^-reach .. 2^reach.
+    """alpha U, W, where alpha is chosen after each epoch from 2^-reach .. 2^reach.
 
     [Scaling §5.1, algorithm 1] Training begins with alpha = 1. The scheme computes the mean loss of `subset`
     training examples under each alpha of the grid and lets this object choose.
@@ -87,9 +87,9 @@ class Online(Scaling):
         return self.grid
 
     def choose(self, losses: Float[Tensor, " K"]) -> None:
-        """Take the alpha of the least loss; among equals the one nearest to the last, as a factor.
+        """Take the alpha of the lowest loss; on a tie, the one whose ratio to the current alpha is nearest 1.
 
-        A loss that is not finite is never the least; where all are such, alpha stays.
+        Losses that are not finite are skipped. If none is finite, alpha is unchanged.
         """
         if not losses.isfinite().any():
             return
@@ -125,7 +125,7 @@ class Regularised(Scaling):
 
 
 class Temperature(Scaling):
-    """alpha U, alpha W: a control, which leaves their ratio as it is.   [Scaling A.2]"""
+    """alpha U, alpha W: a control that does not change their ratio.   [Scaling A.2]"""
 
     def __init__(self, alpha: float) -> None:
         super().__init__()
@@ -136,7 +136,7 @@ class Temperature(Scaling):
 
 
 class HardTemperature(Scaling):
-    """alpha U / norm(U), alpha W / norm(W): the control with both norms held.   [Scaling A.2]"""
+    """alpha U / norm(U), alpha W / norm(W): the control with both norms fixed.   [Scaling A.2]"""
 
     def __init__(self, alpha: float) -> None:
         super().__init__()
@@ -147,15 +147,15 @@ class HardTemperature(Scaling):
 
 
 def under_each(p: Potentials, alphas: Float[Tensor, " K"]) -> Potentials:
-    """The potentials with each alpha times U: one batch of K B examples, alpha by alpha."""
+    """The potentials with U times each alpha: one batch of K B examples, ordered by alpha."""
     return p.repeat(len(alphas)).times(alphas.repeat_interleave(len(p.unary)))
 
 
 def _unary_norm(p: Potentials) -> Rows:
-    """norm(U), to divide by."""
+    """norm(U) as a divisor."""
     return p.unary_norm() + EPSILON
 
 
 def _pairwise_norm(p: Potentials) -> Tensor:
-    """norm(W), in the unit of its kind of potentials, to divide by."""
+    """norm(W) as a divisor, in the unit of its kind of potentials."""
     return p.pairwise_norm() / p.pairwise_unit + EPSILON

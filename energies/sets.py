@@ -1,8 +1,8 @@
-"""Sets of labels, given in full or by what is in them: draws of them, and sums over their labels.
+"""Sets of labels, dense or sparse: samples of them, and sums over their labels.
 
-A set is a tensor, relaxed or bool, and multiplied as it is. Draws are mostly empty: on the CPU they are
-`SparseSets`, whose members are drawn and looked up, unless they are many. `python -m
-scripts.benchmark_training` shows what that is worth.
+A dense set is a tensor, relaxed or bool, and sums are matrix products. Sampled sets have few members: on the
+CPU they are `SparseSets`, whose members alone are drawn and looked up. `python -m scripts.benchmark_training`
+measures the gain.
 
 Shapes: B examples, L labels, G values per label; sets are (..., B, L).
 """
@@ -17,14 +17,14 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
-MANY = 1 / 8  # share of members above which multiplying is faster
+MANY = 1 / 8  # share of members above which the dense product is faster
 
 Bags = tuple[Tensor, Tensor]  # indices of all bags one after the other, and where each bag begins
 
 
 @dataclass(frozen=True)
 class Members:
-    """What is in the sets of a tensor of some shape: the places of its members in it laid flat, ascending."""
+    """The members of sets of some shape: ascending indices into the flattened tensor."""
 
     places: Tensor
     shape: torch.Size
@@ -53,10 +53,10 @@ class Members:
 
 
 class SparseSets(Tensor):
-    """Bool sets, (..., L), that carry their members: a tensor to whoever does not ask for them.
+    """Bool sets, (..., L), a tensor that also stores its members.
 
-    What is computed from it, views included, is a plain tensor. An edit in place, of it or of a view, shows
-    in `members`, unless it goes past PyTorch's count of edits, as `.data` and `.numpy()` do.
+    Results computed from it, views included, are plain tensors. `members` follows edits in place, of it or of
+    a view, except those that PyTorch's version counter misses, through `.data` or `.numpy()`.
     """
 
     # results are plain tensors
@@ -66,25 +66,25 @@ class SparseSets(Tensor):
 
     @classmethod
     def of(cls, sets: Bool[Tensor, "..."], places: Tensor) -> Self:
-        """These sets, whose members are at `places` of them laid flat, ascending."""
+        """These sets, whose members are the ascending indices `places` of the flattened tensor."""
         found = sets.as_subclass(cls)
         found._members, found._members_version = Members(places, sets.shape), found._version
         return found
 
     @property
     def members(self) -> Members:
-        """What is in the sets."""
+        """The members of the sets."""
         if self._version != self._members_version:
             self._members, self._members_version = Members(_places(self), self.shape), self._version
         return self._members
 
 
 def draw(logits: Float[Tensor, "*sets L"], num_samples: int) -> Bool[Tensor, "K *sets L"]:
-    """Sets whose labels are independent coins with these logits.
+    """Sets whose labels are independent Bernoulli draws with these logits.
 
     A Poisson process of rate softplus(logit) = -log(1 - p) has a point within one unit of time with
-    probability p. So where members are few, one process runs through all coins of all samples, and work
-    goes with the points it has, not with the coins.
+    probability p. So where members are few, one process covers all entries of all samples, and the cost
+    grows with the number of members, not of entries.
     """
     logits = logits.detach()
     if logits.device.type == "cpu" and logits.numel():
@@ -96,7 +96,7 @@ def draw(logits: Float[Tensor, "*sets L"], num_samples: int) -> Bool[Tensor, "K 
 
 
 def put_first(first: Shaped[Tensor, "*sets L"], sets: Shaped[Tensor, "K *sets L"]) -> Shaped[Tensor, "..."]:
-    """One row of sets before K others, (1 + K, ..., L), in the type of these; sparse where they are few."""
+    """One set before K others, (1 + K, ..., L), in their type; sparse if members are few."""
     joined = torch.cat([first.to(sets.dtype).unsqueeze(0), sets])
     if isinstance(sets, SparseSets):
         return SparseSets.of(joined, torch.cat([_places(first), sets.members.places + first.numel()]))
@@ -122,9 +122,9 @@ def sum_potentials(potentials: Float[Tensor, "B L"], y: Tensor) -> Float[Tensor,
 
 
 class _SumBags(torch.autograd.Function):
-    """A matrix of memberships, or its transpose, times a dense one.
+    """The matrix of memberships, or its transpose, times a dense matrix.
 
-    The gradient is the product with the other of the two: 10 times faster than that of `embedding_bag`.
+    The gradient is the product with the transpose: 10 times faster than the gradient of `embedding_bag`.
     """
 
     @staticmethod
@@ -142,7 +142,7 @@ class _SumBags(torch.autograd.Function):
 
 
 def _may_be_sparse(y: Tensor) -> bool:
-    """Whether its members can be told, and its edits."""
+    """Whether its members can be stored and edits of it be noticed."""
     return y.dtype == torch.bool and y.device.type == "cpu" and not y.is_inference()
 
 
@@ -151,7 +151,7 @@ def _places(y: Tensor) -> Tensor:
 
 
 def _draw_members(rates: Float[Tensor, " coins"], num_samples: int, shape: torch.Size) -> Tensor:
-    """Sets (K, *shape) of the coins at which a process has points; `rates` are summed up from the first."""
+    """Sets (K, *shape) of the entries at which a process has points; `rates` are cumulative sums."""
     points = _poisson_process(float(rates[-1]) * num_samples)
     within = torch.remainder(points, rates[-1])
     samples = ((points - within) / rates[-1]).round().long().clamp_max(num_samples - 1)
@@ -170,7 +170,7 @@ def _begins(bags: Tensor, num_bags: int) -> Tensor:
 
 def _poisson_process(duration: float) -> Tensor:
     """The points of a Poisson process of rate 1, ascending, float64."""
-    enough = int(duration + duration**0.5) + 1  # five times in six
+    enough = int(duration + duration**0.5) + 1  # enough in five of six cases
     points = torch.empty(enough, dtype=torch.float64).exponential_().cumsum(0)
     while points[-1] < duration:
         more = torch.empty(enough, dtype=torch.float64).exponential_().cumsum(0)

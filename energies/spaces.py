@@ -1,6 +1,6 @@
-"""The three kinds of answer, behind one interface: sets of labels, tag sequences, pixel masks.
+"""The three answer spaces, with one interface: sets of labels, tag sequences, pixel masks.
 
-Schemes, objectives and searches know only `AnswerSpace`, so each of them runs on every kind.
+Schemes, objectives and searches use only `AnswerSpace`, so each of them runs on every space.
 
 Shapes: B examples, K samples, L labels, T positions, S tags, H x W pixels. Logits and answers of a batch
 have the same shape, (B, L), (B, T, S) or (B, H, W); "..." stands for leading sample dimensions of an answer.
@@ -25,26 +25,26 @@ LOG_FLOOR = -100.0  # where binary cross-entropy, and so the released code, clam
 
 
 class AnswerSpace(ABC):
-    """A kind of answer: how to relax, draw, weigh, judge and search it.
+    """The set of possible answers: how to relax, sample, score, evaluate and search them.
 
-    `simplex`: the last dimension of a relaxed answer sums to 1; otherwise each entry is a coin of its own.
+    `simplex`: the last dimension of a relaxed answer sums to 1; otherwise entries are independent.
     """
 
     simplex: ClassVar[bool] = False
 
     def over(self, mask: Tensor | None) -> Self:
-        """This space for one batch, told which positions are real; most spaces have no such thing."""
+        """This space with the mask of one batch; the space itself where answers have no positions."""
         return self
 
     @abstractmethod
     def relax(self, logits: Tensor) -> Tensor:
-        """Logits to the relaxed answer: probabilities, of the same shape, 0 where a position is not real."""
+        """Logits to the relaxed answer: probabilities, of the same shape, 0 at masked positions."""
 
     @abstractmethod
     def sample(self, logits: Tensor, num_samples: int) -> Tensor:
-        """Exact, independent, discrete draws from the factorised distribution of the logits, (K, B, ...).
+        """Independent discrete samples from the factorised distribution of the logits, (K, B, ...).
 
-        Sets come as bool, which energies over sets look up instead of multiplying; other answers as float.
+        Sets of labels are bool, for which energies over sets have a faster product; other answers are float.
         """
 
     @abstractmethod
@@ -52,7 +52,7 @@ class AnswerSpace(ABC):
         """Log-probability of discrete answers y (..., B, ...) under the logits, (..., B)."""
 
     def put_first(self, y: Tensor, guesses: Tensor) -> Tensor:
-        """The truth (B, ...) and then the guesses (K, B, ...): one pass over the inputs serves them all."""
+        """The truth (B, ...), then the guesses (K, B, ...), so that one call of the energy covers all."""
         return torch.cat([y.to(guesses.dtype).unsqueeze(0), guesses])
 
     @abstractmethod
@@ -73,19 +73,19 @@ class AnswerSpace(ABC):
 
     @abstractmethod
     def project(self, y: Tensor) -> Tensor:
-        """The nearest relaxed answer to any point."""
+        """The relaxed answer nearest to a point."""
 
     @abstractmethod
     def start(self, like: Tensor) -> Tensor:
-        """What a search begins with when it knows nothing; of `like` the shape (B, ...) and the type."""
+        """The uninformed start of a search, of the shape (B, ...) and the type of `like`."""
 
     @abstractmethod
     def random(self, like: Tensor, num_samples: int) -> Tensor:
-        """Relaxed answers drawn uniformly, (K, B, ...); of `like` the shape (B, ...) and the type."""
+        """Relaxed answers drawn uniformly, (K, B, ...), for the shape (B, ...) and the type of `like`."""
 
 
 class _Binary(AnswerSpace):
-    """Answers whose entries are independent coins, judged over the entries of one example."""
+    """Answers of independent binary entries; costs are computed over the entries of an example."""
 
     @abstractmethod
     def flat(self, y: Tensor) -> Tensor:
@@ -147,7 +147,7 @@ class LabelSets(_Binary):
 
 @dataclass(frozen=True)
 class PixelMasks(_Binary):
-    """Binary images: y in {0, 1}^(H x W), relaxed to [0, 1]; one logit a pixel. A crop is an image too.
+    """Binary images: y in {0, 1}^(H x W), relaxed to [0, 1]; one logit a pixel. H and W may differ by batch.
 
     Supervision is the pixel-mean cross-entropy, quality soft IoU, cost its complement.   [SEAL §5.4; DVN]
     """
@@ -172,18 +172,19 @@ class PixelMasks(_Binary):
 class TagSequences(AnswerSpace):
     """One tag a position: y one-hot (B, T, S), relaxed to a simplex at each position, all zero where padded.
 
-    Quality is the expected share of right tags; an empty sequence has quality 1. Supervision and cost are the
-    cross-entropy and the complement of the quality, means over the real positions of a sequence.
+    Quality is the expected share of correct tags; an empty sequence has quality 1. Supervision and cost are
+    the cross-entropy and the complement of the quality, means over the real positions of a sequence.
 
     With `reduction: sum` they are sums: supervision is the summed cross-entropy, cost the L1 distance of the
-    tables, 2 for each wrong tag: Delta = sum_t |guess_t - y_t| = 2 (T - sum_t guess_t . y_t), in [0, 2T].
+    one-hot answers, 2 for each wrong tag: Delta = sum_t |guess_t - y_t| = 2 (T - sum_t guess_t . y_t), in
+    [0, 2T].
     [InfNet+ §2, eqs. 3, 4]
     """
 
     simplex = True
     num_tags: int
     mask: Tensor | None = None  # (B, T) bool, True is real; bound by `over`
-    reduction: Literal["mean", "sum"] | None = None  # None, by which older runs keep their names, is the mean
+    reduction: Literal["mean", "sum"] | None = None  # None is the mean; it keeps the ids of older runs
 
     def check_answers(self, y: Tensor) -> None:
         match_answers(y, num_tags=self.num_tags)

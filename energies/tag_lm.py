@@ -1,7 +1,7 @@
-"""Language models of tags as an energy: does this read like a sequence of tags?   [InfNet+ §5]
+"""Language models of tags as an energy: low for likely sequences of tags.   [InfNet+ §5]
 
-Padding stands at the tail. On a GPU the LSTM of cuDNN has a first
-derivative only: who needs a second takes the forward pass in `torch.backends.cudnn.flags(False)`.
+Padding is at the end. The LSTM of cuDNN has no second derivative: to get one on a GPU, run the forward pass
+inside `torch.backends.cudnn.flags(enabled=False)`.
 
 Shapes: B sentences, T positions, S tags, D features of a word; "..." stands for leading sample dimensions.
 """
@@ -23,12 +23,13 @@ START_RANGE = 0.02
 
 
 class TagLM(nn.Module):
-    """An LSTM that foretells each tag, and then the end, from the tags before.
+    """An LSTM that predicts each tag, and then the end, from the tags before.
 
     -log P(y) = - sum_{t=1..T+1} log(y_t . lstm(y_0 .. y_t-1))   [InfNet+ eq. 8]
 
-    A soft tag is read and foretold as the mixture that it is. Of the S + 1 symbols the last is the end,
-    y_T+1; y_0 is learned. With `num_features` the LSTM reads a word beside its tag, and zeros beside y_0.
+    A relaxed tag is a mixture of tags, as an input and as a target. The last of the S + 1 symbols is the end,
+    y_T+1; y_0 is learned. With `num_features` the LSTM reads each tag together with its word's features, and
+    y_0 together with zeros.
     """
 
     def __init__(self, num_tags: int, *, width: int, num_features: int = 0) -> None:
@@ -44,15 +45,15 @@ class TagLM(nn.Module):
         words: Float[Tensor, "B T D"] | None = None,
     ) -> Float[Tensor, "... B"]:
         y = y.to(self.start.dtype)
-        foretold = self.output(self.lstm(self._read(y, words))[0]).softmax(-1).unflatten(0, y.shape[:-2])
+        predicted = self.output(self.lstm(self._read(y, words))[0]).softmax(-1).unflatten(0, y.shape[:-2])
         counts = F.pad(real, (1, 0), value=True)  # (B, T+1)
         end = counts & ~F.pad(real, (0, 1))
-        of_tags = (foretold[..., :-1, :-1] * y).sum(-1) * real
-        right = F.pad(of_tags, (0, 1)) + foretold[..., -1] * end
+        of_tags = (predicted[..., :-1, :-1] * y).sum(-1) * real
+        right = F.pad(of_tags, (0, 1)) + predicted[..., -1] * end
         return -((right + EPSILON).log() * counts).sum(-1)
 
     def _read(self, y: Tensor, words: Tensor | None) -> Tensor:
-        """What the LSTM is given: y_0 .. y_T, all samples in one batch, (K B, T+1, D+S+1)."""
+        """The input of the LSTM: y_0 .. y_T, all samples in one batch, (K B, T+1, D+S+1)."""
         tags = F.pad(y.flatten(0, -3), (0, 1))
         symbols = torch.cat([self.start.expand(len(tags), 1, -1), tags], 1)
         if words is None:
@@ -62,13 +63,14 @@ class TagLM(nn.Module):
 
 
 class TagLMEnergy(MaskedEnergy):
-    """How unlikely language models find a sequence of tags.
+    """How unlikely a sequence of tags is under language models.
 
-    E(x, y) = weight (onward(y) + back(y) + words_weight (onward'(x, y) + back'(x, y)))   [InfNet+ eq. 9]
+    E(x, y) = weight (forward(y) + backward(y) + words_weight (forward'(x, y) + backward'(x, y)))
+                                                                                       [InfNet+ eq. 9]
 
-    with -log P(y) by a model that reads onward and by one that reads back, each sentence from its end, and
-    by two more that read the words too. All learn with the energy. GE(a) of the paper is without `backward`,
-    GE(b) with it, GE(c) has `words` too.
+    Each term is -log P(y): under a forward model, under a backward model, which reads each sentence from its
+    end, and under two more that read the words too. All are trained with the energy. GE(a) of the paper has
+    the forward model, GE(b) adds `backward`, GE(c) adds `words`.
 
     `words` maps inputs (B, T, ...) to features (B, T, D).
 
@@ -97,7 +99,7 @@ class TagLMEnergy(MaskedEnergy):
         at_least(1, num_tags=num_tags, width=width)
         self.num_tags = num_tags
         ways = 2 if backward else 1
-        self.of_tags = nn.ModuleList(TagLM(num_tags, width=width) for _ in range(ways))  # onward, back
+        self.of_tags = nn.ModuleList(TagLM(num_tags, width=width) for _ in range(ways))  # forward, backward
         self.words = words
         self.of_words = nn.ModuleList(
             TagLM(num_tags, width=width, num_features=words.size) for _ in range(ways) if words
@@ -105,31 +107,33 @@ class TagLMEnergy(MaskedEnergy):
         self.words_weight, self.weight = words_weight, weight  # gamma, tau
 
     def check_answers(self, y: Tensor) -> None:
-        """Refuse data of another number of tags."""
+        """Raise ValueError if the data have another number of tags."""
         match_answers(y, num_tags=self.num_tags)
 
     def given(self, x: Inputs, mask: Tensor | None = None) -> ConditionedEnergy:
-        """The words' features are computed once."""
+        """The features of the words are computed once."""
         words = None if self.words is None else self.words(x)
 
         def energy(y: Tensor) -> Tensor:
             real = y.new_ones(y.shape[-3:-1], dtype=torch.bool) if mask is None else mask
-            total = self._one_way(0, y, real, words)
+            total = self._one_direction(0, y, real, words)
             if len(self.of_tags) > 1:
-                backwards = None if words is None else turned(words, real)
-                total = total + self._one_way(1, turned(y, real), real, backwards)
+                backwards = None if words is None else reversed_sentences(words, real)
+                total = total + self._one_direction(1, reversed_sentences(y, real), real, backwards)
             return self.weight * total
 
         return ConditionedEnergy(energy)
 
-    def _one_way(self, way: int, y: Tensor, real: Tensor, words: Tensor | None) -> Tensor:
-        """What the models of one direction say of tags given in that direction."""
+    def _one_direction(self, way: int, y: Tensor, real: Tensor, words: Tensor | None) -> Tensor:
+        """The terms of one direction, for tags in the order of that direction."""
         plain = self.of_tags[way](y, real)
         return plain if words is None else plain + self.words_weight * self.of_words[way](y, real, words)
 
 
-def turned(rows: Shaped[Tensor, "... B T D"], real: Bool[Tensor, "B T"]) -> Shaped[Tensor, "... B T D"]:
-    """Each sentence from its last position to its first; its padding stays at the tail."""
+def reversed_sentences(
+    rows: Shaped[Tensor, "... B T D"], real: Bool[Tensor, "B T"]
+) -> Shaped[Tensor, "... B T D"]:
+    """Each sentence from its last position to its first; its padding stays at the end."""
     sentences, places = (torch.arange(size, device=real.device) for size in real.shape)
     mirrored = torch.where(real, real.sum(1, keepdim=True) - 1 - places, places)
     return rows[..., sentences.unsqueeze(1), mirrored, :]

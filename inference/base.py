@@ -1,4 +1,4 @@
-"""What a search for an answer is, and what it returns; what structured potentials are trained by."""
+"""The interfaces of inference: searches over answers, and criteria for structured potentials."""
 
 import enum
 from abc import ABC, ABCMeta, abstractmethod
@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 
 from torch import Tensor
 
-from energies.base import Slope
+from energies.base import ValueAndGradient
 from energies.potentials import Potentials
 from energies.spaces import AnswerSpace
 
@@ -32,23 +32,27 @@ class Prediction:
     steps: int
 
 
-@dataclass(frozen=True)  # without fields: so a config may give those of GradientInference without its class
+@dataclass(frozen=True)  # no fields: a config may give those of GradientInference without naming it
 class Inference(metaclass=ABCMeta):
-    """A search among relaxed answers, by the slope of what is to be low."""
+    """A search over relaxed answers, with gradients of the target that it minimises."""
 
     @abstractmethod
     def __call__(
-        self, slope: Slope, space: AnswerSpace, like: Tensor, logits: Tensor | None = None
+        self,
+        value_and_gradient: ValueAndGradient,
+        space: AnswerSpace,
+        like: Tensor,
+        logits: Tensor | None = None,
     ) -> Prediction:
-        """The answer to each example at which the target is lowest, as far as the search can tell.
+        """For each example the answer of the lowest target value found.
 
-        `slope` gives value and gradient of the target; `logits` are those of a feed-forward net, if any.
-        Answers have the shape and the type of `like`, whose values are not read.
+        `value_and_gradient` is that of the target; `logits` are those of a feed-forward net, if there is one.
+        Answers have the shape and the type of `like`, whose values are not used.
         """
 
 
 class Criterion(ABC, Generic[P]):
-    """What potentials of one kind are trained by, and how they are decoded then.   [Scaling §4]"""
+    """A training loss for one kind of potentials, with the decoding that goes with it.   [Scaling §4]"""
 
     @abstractmethod
     def loss(self, p: P, y: Tensor) -> Tensor:
@@ -56,4 +60,4 @@ class Criterion(ABC, Generic[P]):
 
     @abstractmethod
     def predict(self, p: P) -> Tensor:
-        """The answer to each example, discrete or relaxed, 0 where a position is not real."""
+        """The answer to each example, discrete or relaxed, 0 at masked positions."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from energies.base import Slope
+from energies.base import ValueAndGradient
 from energies.spaces import AnswerSpace
 from inference.base import Inference, Prediction, Status
 from losses.observed import over_entries
@@ -28,12 +28,12 @@ class Start(ABC):
 
     @abstractmethod
     def __call__(self, space: AnswerSpace, like: Tensor, logits: Tensor | None) -> Tensor:
-        """Starting points (K, B, ...), of the shape and type of `like`; `logits` are a feed-forward net's."""
+        """Starting points (K, B, ...), of the shape and type of `like`; `logits` of a feed-forward net."""
 
 
 @dataclass(frozen=True)
 class Blank(Start):
-    """One start that knows nothing: no label, or every tag alike.   [DVN]"""
+    """One uninformed start: no label, or all tags equally likely.   [DVN]"""
 
     def __call__(self, space: AnswerSpace, like: Tensor, logits: Tensor | None) -> Tensor:
         return space.start(like).unsqueeze(0)
@@ -45,15 +45,13 @@ class FromNet(Start):
 
     def __call__(self, space: AnswerSpace, like: Tensor, logits: Tensor | None) -> Tensor:
         if logits is None:
-            raise ValueError(
-                "the search starts from a net's prediction, but the scheme was given no `guesser`."
-            )
+            raise ValueError("the search starts from a net's prediction, but the scheme has no `guesser`.")
         return space.relax(logits).unsqueeze(0)
 
 
 @dataclass(frozen=True)
 class Uniform(Start):
-    """Several starts drawn uniformly; the best end is kept.   [SEAL's NCE + GBI rows]"""
+    """Several starts drawn uniformly; the best result is kept.   [SEAL's NCE + GBI rows]"""
 
     num_starts: int = 3
 
@@ -66,13 +64,14 @@ class Uniform(Start):
 
 @dataclass(frozen=True)
 class GradientInference(Inference):
-    """Projected Adam on the answer itself, a fixed number of steps, best point of the trajectory.
+    """Projected Adam on the answer, for a fixed number of steps; returns the best point of the trajectory.
 
-    Where the feasible set ties entries together (tags of one position), they share Adam's scale: scaled
-    apart, a step and the projection after it could cancel away from the minimum.
+    The tags of one position are constrained to a simplex, so they share Adam's scale: with separate scales a
+    step and its projection could cancel away from the minimum.
 
-    The best is taken, per example and over all starts, among the points at which the target was evaluated:
-    the last step's end point is no candidate, as released. Gradients are cut: the answer is a constant.
+    The best point is chosen for each example, over all starts, among the points where the target was
+    evaluated. As in the released code, the end point of the last step is none of them. No gradient flows
+    through the answer.
     """
 
     start: Start
@@ -84,17 +83,21 @@ class GradientInference(Inference):
 
     @torch.no_grad()
     def __call__(
-        self, slope: Slope, space: AnswerSpace, like: Tensor, logits: Tensor | None = None
+        self,
+        value_and_gradient: ValueAndGradient,
+        space: AnswerSpace,
+        like: Tensor,
+        logits: Tensor | None = None,
     ) -> Prediction:
-        """Minimise the target whose value and gradient `slope` gives."""
+        """See Inference."""
         y = self.start(space, like, logits)
         mean, square = torch.zeros_like(y), torch.zeros_like(y)
         found = _Lowest()
         for step in range(1, self.steps + 1):
-            value, gradient = slope(y)
+            value, gradient = value_and_gradient(y)
             found.see(value, y)
             if step == self.steps:
-                break  # where it would lead is no candidate
+                break  # the next point would not be evaluated
             mean.lerp_(gradient, 1 - BETA1)
             squared = gradient.square()
             if space.simplex:
@@ -109,10 +112,10 @@ class GradientInference(Inference):
 class LogitInference(Inference):
     """Descent with momentum on logits z, whose relaxation is the answer; best point of the trajectory.
 
-    z begins uniform in +-`spread`, at nearly equal probabilities. Where `GradientInference` steps over the
-    feasible set, z knows no bounds.   [SPEN for sequences, as in the code of Tu and Gimpel 2019]
+    z starts uniform in +-`spread`, at nearly equal probabilities. Unlike `GradientInference` it needs no
+    projection, since z is unconstrained.   [SPEN for sequences, as in the code of Tu and Gimpel 2019]
 
-    The best is taken as there, and gradients are cut as there.
+    The best point is chosen as in `GradientInference`. No gradient flows through the answer.
     """
 
     steps: int = 20
@@ -126,16 +129,20 @@ class LogitInference(Inference):
 
     @torch.no_grad()
     def __call__(
-        self, slope: Slope, space: AnswerSpace, like: Tensor, logits: Tensor | None = None
+        self,
+        value_and_gradient: ValueAndGradient,
+        space: AnswerSpace,
+        like: Tensor,
+        logits: Tensor | None = None,
     ) -> Prediction:
-        """Minimise the target whose value and gradient `slope` gives."""
+        """See Inference."""
         z = like.new_empty(self.num_starts, *like.shape).uniform_(-self.spread, self.spread)
         push = torch.zeros_like(z)
         found = _Lowest()
         for step in range(1, self.steps + 1):
             with torch.enable_grad():
                 y = space.relax(z.requires_grad_())
-            value, gradient = slope(y.detach())
+            value, gradient = value_and_gradient(y.detach())
             found.see(value, y.detach())
             if step == self.steps:
                 break
@@ -145,7 +152,7 @@ class LogitInference(Inference):
         return found.prediction(self.steps)
 
 
-# How a config may name a search: by its class, or by the fields of GradientInference alone.
+# A config names a search by its class, or gives the fields of GradientInference alone.
 Search = GradientInference | Inference
 
 
@@ -157,7 +164,7 @@ class _Lowest:
         self.value: Tensor | None = None
 
     def see(self, value: Tensor, y: Tensor) -> None:
-        """Take the points that are lower than those before them."""
+        """Keep the points that are lower than the best so far."""
         if self.y is None or self.value is None:
             self.y, self.value = y, value
         else:
@@ -166,23 +173,23 @@ class _Lowest:
             self.y = torch.where(over_entries(better, y), y, self.y)
 
     def prediction(self, steps: int) -> Prediction:
-        """The best over all starts."""
+        """The best point over all starts."""
         assert self.y is not None and self.value is not None, "a search takes at least one step"
         value, which = self.value.min(0)
         best = self.y[which, torch.arange(len(which), device=which.device)]
         return Prediction(best, value, Status.OUT_OF_STEPS, steps)
 
 
-def toward(slope: Slope, target: Target) -> Slope:
-    """The slope of a function of the energy and the answer, by the chain rule.
+def composed(of_energy: ValueAndGradient, target: Target) -> ValueAndGradient:
+    """Value and gradient of target(E(y), y), by the chain rule.
 
     Args:
-        slope: y -> (E, dE/dy).
-        target: (E (K, B), y (K, B, ...)) -> (K, B), each entry of its own pair alone.
+        of_energy: y -> (E, dE/dy).
+        target: (E (K, B), y (K, B, ...)) -> (K, B), elementwise in (K, B).
     """
 
-    def value_and_gradient(y: Tensor) -> tuple[Tensor, Tensor]:
-        energy, gradient = slope(y)
+    def of_target(y: Tensor) -> tuple[Tensor, Tensor]:
+        energy, gradient = of_energy(y)
         with torch.enable_grad():
             energy, y = energy.detach().requires_grad_(), y.detach().requires_grad_()
             value = target(energy, y)
@@ -191,4 +198,4 @@ def toward(slope: Slope, target: Target) -> Slope:
             )
         return value.detach(), torch.addcmul(by_answer, over_entries(by_energy, y), gradient)
 
-    return value_and_gradient
+    return of_target

@@ -1,8 +1,8 @@
 """Guesses: the answers an energy learns from.
 
-A task-net gives them (its point, perturbed, sampled) or a search over the energy does (its minimum, cost-
-augmented, adversarial). A scheme that wants constants asks for them without gradients; to one that asks with
-gradients, the relaxed answers of a task-net carry them back to it, samples and searches do not.
+They come from a task-net (its relaxed answer, perturbed or sampled) or from a search over the energy (its
+minimum, cost-augmented, adversarial). Relaxed answers of a task-net are differentiable in its logits; samples
+and results of a search are constants. A scheme that wants constants only asks under `torch.no_grad`.
 """
 
 from abc import ABC, abstractmethod
@@ -16,8 +16,8 @@ from torch import Tensor
 
 from energies.base import BatchEnergy, Energy
 from energies.spaces import AnswerSpace
-from inference.gradient import Search, toward
-from losses.objectives import Guesses, Objective, Slope
+from inference.gradient import Search, composed
+from losses.objectives import Guesses, Objective, ValueAndGradient
 from losses.observed import over_entries
 from networks.inputs import Inputs
 from networks.sizes import at_least
@@ -25,9 +25,9 @@ from networks.sizes import at_least
 
 @dataclass(frozen=True)
 class GuessContext:
-    """All that a guess may look at: what learns, how, and a batch.
+    """What guesses may depend on: the energy, its objective, and a batch.
 
-    `logits` (B, ...) are those of the task-net, None where the scheme has none.
+    `logits` (B, ...) are those of the task-net, None if the scheme has none.
     """
 
     energy: Energy | BatchEnergy
@@ -37,34 +37,38 @@ class GuessContext:
     y: Tensor
     logits: Tensor | None = None
 
-    def known_logits(self) -> Tensor:
-        """The logits, or a message about who should have given them."""
+    def required_logits(self) -> Tensor:
+        """The logits of the task-net.
+
+        Raises:
+            ValueError: the scheme has no task-net.
+        """
         if self.logits is None:
             raise ValueError(
                 "these guesses come from a task-net, but the scheme has none: give it a `guesser`."
             )
         return self.logits
 
-    def search(self, inference: Search, target: Callable[[Slope], Slope]) -> Guesses:
-        """The one guess a search finds lowest; `target` makes the slope it follows of the energy's."""
-        slope = target(self.energy.slope(self.x))
-        return Guesses(inference(slope, self.space, self.y, self.logits).y.unsqueeze(0))
+    def search(self, inference: Search, target: Callable[[ValueAndGradient], ValueAndGradient]) -> Guesses:
+        """One guess: the lowest point of a search. `target` maps the energy to what the search minimises."""
+        value_and_gradient = target(self.energy.value_and_gradient(self.x))
+        return Guesses(inference(value_and_gradient, self.space, self.y, self.logits).y.unsqueeze(0))
 
 
 class Guess(ABC):
     """Where an objective's guesses come from."""
 
     @abstractmethod
-    def __call__(self, case: GuessContext) -> Guesses:
-        """K guesses for each example of the case's batch."""
+    def __call__(self, context: GuessContext) -> Guesses:
+        """K guesses for each example of the batch."""
 
 
 @dataclass(frozen=True)
 class Point(Guess):
     """The task-net's relaxed answer.   [SEAL-dynamic, margin and regression]"""
 
-    def __call__(self, case: GuessContext) -> Guesses:
-        return Guesses(case.space.relax(case.known_logits()).unsqueeze(0))
+    def __call__(self, context: GuessContext) -> Guesses:
+        return Guesses(context.space.relax(context.required_logits()).unsqueeze(0))
 
 
 @dataclass(frozen=True)
@@ -79,137 +83,141 @@ class Several(Guess):
 
 @dataclass(frozen=True)
 class Perturbed(Several):
-    """The task-net's relaxed answer, and others with Gaussian noise on its logits.
+    """The relaxed answer of the task-net, and more of them with Gaussian noise on the logits.
 
     [SEAL-dynamic, regression-s]
 
-    Of `num_samples`, one is the clean answer.
+    One of `num_samples` is the answer without noise.
     """
 
     std: float = 1.0
 
-    def __call__(self, case: GuessContext) -> Guesses:
-        logits = case.known_logits()
+    def __call__(self, context: GuessContext) -> Guesses:
+        logits = context.required_logits()
         noise = torch.randn(self.num_samples - 1, *logits.shape, dtype=logits.dtype, device=logits.device)
-        return Guesses(case.space.relax(torch.cat([logits + self.std * noise, logits.unsqueeze(0)])))
+        return Guesses(context.space.relax(torch.cat([logits + self.std * noise, logits.unsqueeze(0)])))
 
 
 @dataclass(frozen=True)
 class Sampled(Several):
-    """Discrete draws from the task-net, and its logits, from which NCE takes log P_N.   [SEAL eq. 9]"""
+    """Discrete samples of the task-net, with its logits, which give NCE log P_N.   [SEAL eq. 9]"""
 
-    def __call__(self, case: GuessContext) -> Guesses:
-        logits = case.known_logits()
-        return Guesses(case.space.sample(logits, self.num_samples), logits)
+    def __call__(self, context: GuessContext) -> Guesses:
+        logits = context.required_logits()
+        return Guesses(context.space.sample(logits, self.num_samples), logits)
 
 
 @dataclass(frozen=True)
 class StraightThrough(Several):
-    """Draws from the task-net whose gradient is that of its relaxed answer.   [Implicit §4; Bengio 2013]"""
+    """Discrete samples of the task-net, with the gradient of its relaxed answer.
 
-    def __call__(self, case: GuessContext) -> Guesses:
-        logits = case.known_logits()
-        relaxed = case.space.relax(logits)
-        draws = case.space.sample(logits, self.num_samples).to(relaxed.dtype)
+    [Implicit §4; Bengio 2013]
+    """
+
+    def __call__(self, context: GuessContext) -> Guesses:
+        logits = context.required_logits()
+        relaxed = context.space.relax(logits)
+        draws = context.space.sample(logits, self.num_samples).to(relaxed.dtype)
         return Guesses(draws + relaxed - relaxed.detach(), logits)
 
 
 @dataclass(frozen=True)
 class Concrete(Several):
-    """Relaxed draws: the task-net's logits with noise, sharpened.
+    """Relaxed samples: logits with Gumbel or logistic noise, divided by a temperature.
 
     [Maddison et al. 2017; Jang et al. 2017]
     """
 
     temperature: float = 0.5
 
-    def __call__(self, case: GuessContext) -> Guesses:
-        logits = case.known_logits()
-        noise = gumbel if case.space.simplex else logistic
+    def __call__(self, context: GuessContext) -> Guesses:
+        logits = context.required_logits()
+        noise = gumbel if context.space.simplex else logistic
         draws = logits + noise(logits, self.num_samples)
-        return Guesses(case.space.relax(draws / self.temperature))
+        return Guesses(context.space.relax(draws / self.temperature))
 
 
 def gumbel(logits: Tensor, num_samples: int) -> Tensor:
-    """Noise (K, B, ...) under which the largest logit is a draw of their softmax."""
+    """Gumbel noise (K, B, ...): the argmax of logits plus noise is a sample of their softmax."""
     return -logits.new_empty(num_samples, *logits.shape).exponential_().log()
 
 
 def logistic(logits: Tensor, num_samples: int) -> Tensor:
-    """Noise (K, B, ...) under which the sign of a logit is a draw of its sigmoid."""
+    """Logistic noise (K, B, ...): the sign of a logit plus noise is a sample of its sigmoid."""
     uniform = torch.rand(num_samples, *logits.shape, dtype=logits.dtype, device=logits.device)
     return torch.logit(uniform, eps=torch.finfo(logits.dtype).eps)
 
 
 @dataclass(frozen=True)
 class Rounded(Guess):
-    """The discrete answer nearest to the task-net's."""
+    """The discrete answer nearest to the relaxed answer of the task-net."""
 
-    def __call__(self, case: GuessContext) -> Guesses:
-        return Guesses(case.space.decode(case.space.relax(case.known_logits())).unsqueeze(0))
+    def __call__(self, context: GuessContext) -> Guesses:
+        return Guesses(context.space.decode(context.space.relax(context.required_logits())).unsqueeze(0))
 
 
 @dataclass(frozen=True)
 class Minimum(Guess):
-    """What a search finds lowest, as the objective reads the energy.   [DVN §3.3, inference samples]"""
+    """The minimum of `Objective.inference_energy` that a search finds.   [DVN §3.3, inference samples]"""
 
     inference: Search
 
-    def __call__(self, case: GuessContext) -> Guesses:
-        return case.search(self.inference, case.objective.reading_slope)
+    def __call__(self, context: GuessContext) -> Guesses:
+        return context.search(self.inference, context.objective.inference_value_and_gradient)
 
 
 @dataclass(frozen=True)
 class CostAugmented(Guess):
-    """The answer that violates the margin most: the lowest E - cost.   [SPEN eq. 5]"""
+    """The most violating answer: the lowest E - cost.   [SPEN eq. 5]"""
 
     inference: Search
 
-    def __call__(self, case: GuessContext) -> Guesses:
+    def __call__(self, context: GuessContext) -> Guesses:
         def violation(energy: Tensor, guess: Tensor) -> Tensor:
-            return energy - case.space.cost(guess, case.y)
+            return energy - context.space.cost(guess, context.y)
 
-        return case.search(self.inference, partial(toward, target=violation))
+        return context.search(self.inference, partial(composed, target=violation))
 
 
 @dataclass(frozen=True)
 class Adversarial(Guess):
-    """The answer whose quality the energy mistakes most: the highest regression loss.   [DVN §3.3]
+    """The answer of the highest regression loss.   [DVN §3.3]
 
-    The quality q is a constant in each step, as released: what is lowered has slope (sigmoid(-E) - q) dE/dy.
+    As in the released code, the quality q is a constant in each step: the search follows the gradient
+    (sigmoid(-E) - q) dE/dy.
     """
 
     inference: Search
 
-    def __call__(self, case: GuessContext) -> Guesses:
-        def rightness(slope: Slope) -> Slope:
-            def value_and_gradient(guess: Tensor) -> tuple[Tensor, Tensor]:
-                energy, gradient = slope(guess)
-                quality = case.space.quality(guess, case.y)
+    def __call__(self, context: GuessContext) -> Guesses:
+        def minus_loss(of_energy: ValueAndGradient) -> ValueAndGradient:
+            def of_loss(guess: Tensor) -> tuple[Tensor, Tensor]:
+                energy, gradient = of_energy(guess)
+                quality = context.space.quality(guess, context.y)
                 value = -F.binary_cross_entropy_with_logits(-energy, quality, reduction="none")
                 return value, over_entries(torch.sigmoid(-energy) - quality, guess) * gradient
 
-            return value_and_gradient
+            return of_loss
 
-        return case.search(self.inference, rightness)
+        return context.search(self.inference, minus_loss)
 
 
 @dataclass(frozen=True)
 class Truth(Guess):
     """The true answer, as a guess of quality 1."""
 
-    def __call__(self, case: GuessContext) -> Guesses:
-        return Guesses(case.y.unsqueeze(0))
+    def __call__(self, context: GuessContext) -> Guesses:
+        return Guesses(context.y.unsqueeze(0))
 
 
 @dataclass(frozen=True)
 class Combined(Guess):
-    """The guesses of several sources side by side.   [DVN: minimum, adversarial, truth]
+    """The guesses of several sources together.   [DVN: minimum, adversarial, truth]
 
-    Or the relaxed answer, the way back to the task-net, and hard samples beside it.   [Implicit §4]
+    Or the relaxed answer, which is differentiable in the logits, with discrete samples.   [Implicit §4]
     """
 
     sources: list[Guess]
 
-    def __call__(self, case: GuessContext) -> Guesses:
-        return Guesses(torch.cat([source(case).y for source in self.sources]))
+    def __call__(self, context: GuessContext) -> Guesses:
+        return Guesses(torch.cat([source(context).y for source in self.sources]))

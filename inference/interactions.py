@@ -1,4 +1,4 @@
-"""What an energy has learned of pairs: second derivatives, gradients over two labels; and what the data say.
+"""Interactions of pairs: what an energy has learned, from its derivatives, and statistics of the data.
 
 Shapes: B rows, L labels, G patterns, T positions, S tags, R and Q pairs, N values of a grid.
 """
@@ -15,22 +15,22 @@ CHI_SQUARE = 3.84  # of one degree of freedom, at 5 %
 
 @torch.no_grad()
 def label_interactions(energy: LabelMixEnergy, y: Float[Tensor, "B L"]) -> Float[Tensor, "L L"]:
-    """How much two labels lower the energy together: - mean over rows of d2E/dy dy', with a diagonal of 0.
+    """How much two labels lower the energy together: minus the mean Hessian of E in y, with a diagonal of 0.
 
-    With E = - v . softplus(M y + m) it is M diag(v * mean sigma'(M y + m)) M^T.   [Implicit Figure 1]
+    For E = - v . softplus(M y + m) it is M diag(v * mean sigma'(M y + m)) M^T.   [Implicit Figure 1]
     """
     gate = torch.sigmoid(y @ energy.patterns + energy.bias)
-    bend = (gate * (1 - gate)).mean(0) * energy.weights
-    return ((energy.patterns * bend) @ energy.patterns.T).fill_diagonal_(0)
+    curvature = (gate * (1 - gate)).mean(0) * energy.weights
+    return ((energy.patterns * curvature) @ energy.patterns.T).fill_diagonal_(0)
 
 
 @torch.no_grad()
 def pair_gradients(
     energy: LabelMixEnergy, y: Float[Tensor, "B L"], pairs: Int[Tensor, "R 2"], grid: Float[Tensor, " N"]
 ) -> Float[Tensor, "R N N"]:
-    """dE/dy_k where y_i and y_k take the values of a grid, for each pair (i, k).   [SEAL Figure 2]
+    """dE/dy_k on a grid of values of y_i and y_k, for each pair (i, k), averaged over rows.   [SEAL Figure 2]
 
-    The other labels stand as in y; the mean over rows. The first N is y_i's, the second y_k's.
+    The other labels are those of y. The first dimension N is that of y_i, the second that of y_k.
     """
     hidden = y @ energy.patterns + energy.bias  # (B, G)
     surfaces = []
@@ -44,12 +44,12 @@ def pair_gradients(
 
 
 def cross_entropy_gradient(grid: Float[Tensor, " N"]) -> Float[Tensor, "N N"]:
-    """d/dy_k of - log y_k, the cross-entropy where the truth has label k: y_i has no say.   [SEAL app. A]"""
+    """d/dy_k of - log y_k, the cross-entropy if the truth has label k, for any y_i.   [SEAL app. A]"""
     return -grid.reciprocal().expand(len(grid), -1)
 
 
-def together(y: Shaped[Tensor, "B L"]) -> Float[Tensor, "L L"]:
-    """How many rows have both labels; on the diagonal how many have the one."""
+def cooccurrences(y: Shaped[Tensor, "B L"]) -> Float[Tensor, "L L"]:
+    """The number of rows with both labels; on the diagonal the number with one label."""
     sets = y.double()
     return sets.T @ sets
 
@@ -58,9 +58,9 @@ def correlation(y: Shaped[Tensor, "B L"]) -> Float[Tensor, "L L"]:
     """Correlation (phi) of two labels over rows; NaN for a label that all rows have, or none.
 
     phi = (p_ik - p_i p_k) / sqrt(p_i (1 - p_i) p_k (1 - p_k)). Unlike a count it is not large just because
-    both labels are frequent, and unlike the lift it is there for labels that never meet.
+    both labels are frequent. Unlike the lift it is defined for labels that never occur together.
     """
-    joint = together(y) / len(y)
+    joint = cooccurrences(y) / len(y)
     share = joint.diagonal()
     scale = (share * (1 - share)).sqrt()
     scale = torch.where(scale > 0, scale, torch.nan)
@@ -76,18 +76,18 @@ def tag_pairs(y: Shaped[Tensor, "B T S"]) -> Float[Tensor, "S S"]:
 def log_lift(
     joint: Float[Tensor, "S S"], first: Float[Tensor, " S"], second: Float[Tensor, " S"], total: int
 ) -> Float[Tensor, "S S"]:
-    """How much more often two meet than by chance: log p(a, b) / p(a) p(b) from counts; NaN if never."""
+    """Pointwise mutual information from counts: log p(a, b) / p(a) p(b); NaN for pairs that never occur."""
     lift = (joint * total / first.outer(second)).log()
     return torch.where(joint > 0, lift, torch.nan)
 
 
-def centred(table: Float[Tensor, "S S"]) -> Float[Tensor, "S S"]:
-    """A table less the means of its rows and columns, which a chain's unary scores can stand in for."""
+def doubly_centred(table: Float[Tensor, "S S"]) -> Float[Tensor, "S S"]:
+    """A matrix without its row and column means, which unary scores of a chain can express as well."""
     return table - table.mean(0, keepdim=True) - table.mean(1, keepdim=True) + table.mean()
 
 
 def rank_correlation(a: Float[Tensor, "*n"], b: Float[Tensor, "*n"], where: Bool[Tensor, "*n"]) -> float:
-    """Spearman's, over the entries where both are known; NaN for fewer than three of them."""
+    """Spearman's rank correlation over the entries where both are finite; NaN for fewer than three."""
     from scipy.stats import spearmanr
 
     known = where & a.isfinite() & b.isfinite()
@@ -97,7 +97,7 @@ def rank_correlation(a: Float[Tensor, "*n"], b: Float[Tensor, "*n"], where: Bool
 
 
 def cluster_order(likeness: Float[Tensor, "L L"]) -> Int[Tensor, " L"]:
-    """An order that puts labels that are alike next to each other: average linkage on 1 - likeness."""
+    """An order with similar labels next to each other: average linkage on 1 - likeness."""
     from scipy.cluster.hierarchy import leaves_list, linkage
     from scipy.spatial.distance import squareform
 
@@ -112,11 +112,11 @@ def cluster_order(likeness: Float[Tensor, "L L"]) -> Int[Tensor, " L"]:
 def unassociated_like(
     pairs: Int[Tensor, "R 2"], y: Shaped[Tensor, "B L"], related: Bool[Tensor, "L L"], *, least: int
 ) -> Int[Tensor, "Q 2"]:
-    """For each pair (i, k) another (j, k) to compare it with, in which j has nothing to do with k.
+    """For each pair (i, k) a control pair (j, k), in which j is not associated with k.
 
-    j is not `related` to k, their correlation over rows is not significant (chi-square at 5 %), and of the
-    labels of at least `least` rows for which that is so, it is the one about as frequent as i. Pairs without
-    such a j are left out.
+    j is not `related` to k, and their correlation over rows is not significant (chi-square at 5 %). Among
+    such labels with at least `least` rows it is the one nearest to i in frequency. Pairs without such a j are
+    left out.
     """
     counts, phi = y.double().sum(0), correlation(y)
     free = (phi.square() * len(y) < CHI_SQUARE) & ~related & (counts >= least).unsqueeze(1)

@@ -1,8 +1,8 @@
-"""x with A x = b, for a symmetric A that is known by its products alone.
+"""Solvers of A x = b for a symmetric A that is given by its products alone.
 
-A vector is a list of tensors, whatever they stand for: the parameters of a network, or (B, N) for B systems
-at once. `dot` says what the inner product of two vectors is. Where it is a number for each system, as with
-`row_dot`, each system has steps of its own. Nothing waits for the device: how it ended stays a tensor.
+A vector is a list of tensors: the parameters of a network, or one tensor (B, N) for B systems at once. `dot`
+is the inner product of two vectors. If it returns one number for each system, as `row_dot` does, each system
+has its own step sizes. Nothing waits for the device: flags of how a solve ended are tensors.
 """
 
 import math
@@ -17,15 +17,15 @@ Vector = list[Tensor]
 Product = Callable[[Vector], Vector]
 Dot = Callable[[Vector, Vector], Tensor]
 
-SLACK = 1.0001  # what is no longer than this by the term before it has not grown but for rounding
+SLACK = 1.0001  # ratios of lengths up to this are rounding, not growth
 
 
 @dataclass(frozen=True)
 class Solution:
-    """An x, and how it came about: a number for each system, or one where there is one.
+    """A solution x and how the solve ended: one number for each system, or one for all.
 
-    `diverged`: it had to stop early, and x is what it had by then. `curvature`: the eigenvalue that stopped
-    it, as the procedure says; 0 where none did. `left`: the length of the last residual seen, over that of b.
+    `diverged`: the solver stopped early; x is its last estimate. `curvature`: a bound on the eigenvalue that
+    stopped it, see each solver; 0 if none did. `left`: the norm of the last residual over that of b.
     """
 
     x: Vector
@@ -40,7 +40,7 @@ def dot(a: Vector, b: Vector) -> Float[Tensor, ""]:
 
 
 def row_dot(a: Vector, b: Vector) -> Float[Tensor, "B 1"]:
-    """For vectors of one tensor (B, N), which are B systems: one inner product each."""
+    """One inner product for each of B systems; a vector is one tensor (B, N)."""
     (p,), (q,) = a, b
     return (p * q).sum(-1, keepdim=True)
 
@@ -57,16 +57,16 @@ def neumann(
     """A^-1 b as a power series: (1/c) sum_{i<=K} (I - A/c)^i b.             [Implicit, appendix]
 
     z_0 = a_0 = b;  z_{i+1} = z_i - A z_i / c;  a_{i+1} = a_i + z_{i+1};  x = a_K / c. K = `terms` products,
-    c = `divisor`; `damping` is added to the diagonal of A. The series tends to the answer where all
-    eigenvalues of A lie between 0 and 2c, and then no term is longer than the one before it. So the first
-    that is shows an eigenvalue outside: it and those after it are left out, and the series has `diverged`.
-    Grown r-fold, A has an eigenvalue of c (1 + r) or more, or a negative one, of c (1 - r) or less.
-    `curvature` is the first of these where the term points against the one before it, as it does where a
-    large eigenvalue made it grow, and the second elsewhere. If a product is not finite, x is 0.
+    c = `divisor`; `damping` is added to the diagonal of A. The series converges if all eigenvalues of A lie
+    between 0 and 2c, and then no term is longer than the one before it. So a longer term shows an eigenvalue
+    outside: that term and the following ones are left out, and the series has `diverged`. If the term is r
+    times as long, A has an eigenvalue of at least c (1 + r), or a negative one of at most c (1 - r).
+    `curvature` is the first of the two if the term and the one before it have a negative inner product, as a
+    large eigenvalue produces, and the second otherwise. If a product is not finite, x is 0.
 
     Raises:
-        ValueError: fewer than 0 terms, or a divisor that is not a positive number. One that is a tensor is
-            not refused: if it is none, x is 0 and `diverged` is true.
+        ValueError: fewer than 0 terms, or a divisor that is not a positive number. A tensor is not checked:
+            if it is not positive and finite, x is 0 and `diverged` is true.
     """
     if terms < 0:
         raise ValueError(f"a Neumann series of {terms} terms: ask for 0 products or more.")
@@ -76,7 +76,7 @@ def neumann(
     z, total, sizes, turns = b, [t.clone() for t in b], [size], []
     alive = ((size < math.inf) & good).to(c.dtype)
     for _ in range(terms):
-        step = alive / -c  # at 0 a term is kept as it is, and grows no further
+        step = alive / -c  # a step of 0 leaves the term as it is
         after = list(torch._foreach_addcmul(z, damped(product(z), z, damping), [step] * len(z)))
         sizes.append(dot(after, after))
         turns.append(dot(after, z))
@@ -99,11 +99,11 @@ def conjugate_gradient(
     damping: float | Tensor = 0.0,
     dot: Dot = dot,
 ) -> Solution:
-    """A^-1 b for a positive definite A, exact after as many steps as A has eigenvalues.
+    """A^-1 b for a positive definite A, exact after as many steps as A has distinct eigenvalues.
 
-    A system whose residual is at most `tolerance` times as long as b is left as it is. One in which a
-    direction p of no positive curvature turns up has `diverged`, with `curvature` = p.Ap / p.p; x is what it
-    was. `damping` is added to the diagonal of A.
+    A system stops once the norm of its residual is at most `tolerance` times that of b. A system with a
+    direction p of curvature <= 0 has `diverged`, with `curvature` = p.Ap / p.p, and keeps its last x.
+    `damping` is added to the diagonal of A.
 
     Raises:
         ValueError: fewer than 0 steps.
@@ -116,11 +116,11 @@ def conjugate_gradient(
     diverged = ~(size < math.inf)
     for _ in range(steps):
         ap = damped(product(p), p, damping)
-        bent = dot(p, ap)
-        wrong = alive & ~((bent > 0) & (bent < math.inf))
-        curvature, diverged = torch.where(wrong, bent / dot(p, p), curvature), diverged | wrong
+        pap = dot(p, ap)
+        wrong = alive & ~((pap > 0) & (pap < math.inf))
+        curvature, diverged = torch.where(wrong, pap / dot(p, p), curvature), diverged | wrong
         alive = alive & ~wrong
-        step = size / bent
+        step = size / pap
         x = [torch.where(alive, s + step * t, s) for s, t in zip(x, p, strict=True)]
         r = [torch.where(alive, s - step * t, s) for s, t in zip(r, ap, strict=True)]
         before, size = size, dot(r, r)
@@ -130,14 +130,14 @@ def conjugate_gradient(
 
 
 def damped(product: Vector, z: Vector, damping: float | Tensor) -> Vector:
-    """(A + damping I) z of A z."""
+    """(A + damping I) z, from A z."""
     if isinstance(damping, Tensor):
         return [s + damping * t for s, t in zip(product, z, strict=True)]
     return list(torch._foreach_add(product, z, alpha=damping)) if damping else product
 
 
 def check_divisor(divisor: float | Tensor) -> None:
-    """Refuse what no series can be divided by; a tensor is not looked at, which would wait for the device.
+    """Check the divisor of a series. A tensor is not checked, since that would wait for the device.
 
     Raises:
         ValueError: not positive, or not finite.
@@ -150,7 +150,7 @@ def check_divisor(divisor: float | Tensor) -> None:
 
 
 def _usable(divisor: float | Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
-    """The divisor as a tensor, 1 if it is none, and whether it is one; a number is known to be positive."""
+    """The divisor as a tensor, or 1 if it is not positive and finite, and whether it is."""
     c = torch.as_tensor(divisor, dtype=like.dtype, device=like.device)
     if not isinstance(divisor, Tensor):
         return c, c.isfinite()
@@ -159,9 +159,9 @@ def _usable(divisor: float | Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _first_growth(lengths: Float[Tensor, "terms *systems"], turns: list[Tensor]) -> Tensor:
-    """Of the first term that is r times as long as the one before, r over 1: 1 + r if it turned, else 1 - r.
+    """An eigenvalue of A / c from the first term that grew, by a factor r: 1 + r or 1 - r, see `neumann`.
 
-    0 if there is none.
+    0 if no term grew.
     """
     if not turns:
         return torch.zeros_like(lengths[0])

@@ -1,9 +1,10 @@
-"""Inference networks: feed-forward nets that answer what a search over the energy would.   [InfNet+ §3]
+"""Inference networks: feed-forward nets in place of a search over the energy.   [InfNet+ §3]
 
-One of role `test`, A, predicts; one of role `augmented`, F, looks for answers of high cost while the energy
-learns. Three ways to build the two, and one network that has both roles.
+The network of role `test`, A, predicts. The network of role `augmented`, F, looks for answers of low energy
+and high cost while the energy is trained. There are three ways to build the two, and one network for both
+roles.
 
-Shapes: B examples; logits have the shape of an answer, (B, ...), H features of a part of it.
+Shapes: B examples; logits have the shape of an answer, (B, ...); H features at each position.
 """
 
 from abc import ABC, abstractmethod
@@ -22,13 +23,13 @@ Relax = Callable[[Tensor], Tensor]
 
 
 class InferenceNetworks(nn.Module, ABC):
-    """A and F. `supervised` says which of them learn from the local cross-entropy too.   [InfNet+ code]"""
+    """A and F. `supervised`: those trained with the local cross-entropy too.   [InfNet+ code]"""
 
     supervised: tuple[Role, ...] = ROLES
 
     @abstractmethod
     def forward(self, x: Inputs, y: Tensor, relax: Relax, roles: Collection[Role]) -> dict[Role, Tensor]:
-        """Logits (B, ...) of the roles asked for; `relax` makes an answer of logits."""
+        """Logits (B, ...) of the requested roles; `relax` maps logits to a relaxed answer."""
 
     @abstractmethod
     def predict(self, x: Inputs) -> Tensor:
@@ -36,13 +37,13 @@ class InferenceNetworks(nn.Module, ABC):
 
     @abstractmethod
     def predictors(self) -> list[nn.Module]:
-        """The modules that `predict` asks."""
+        """The modules that `predict` uses."""
 
     def check(self, roles: Collection[Role], *, tuned: bool = False) -> None:
-        """Raise where an objective over these roles does not train these networks, or A cannot be tuned.
+        """Check that an objective over these roles trains these networks, and that A can be tuned if wanted.
 
         Raises:
-            ValueError: with what to take instead.
+            ValueError: it does not, or cannot; the message says what to take instead.
         """
         if tuned:
             raise ValueError(
@@ -55,7 +56,7 @@ class InferenceNetworks(nn.Module, ABC):
             )
 
     def fix_augmented(self) -> None:
-        """From now on F is what it was, and A is tuned from F; for networks of which `check` says so."""
+        """Freeze F and start to tune A from it; only for networks that `check` accepts with `tuned`."""
         raise NotImplementedError
 
 
@@ -65,7 +66,7 @@ class Single(InferenceNetworks):
     def __init__(self, net: nn.Module) -> None:
         super().__init__()
         self.net = net
-        self.before = deepcopy(net).requires_grad_(False)  # F, once A goes on without it
+        self.before = deepcopy(net).requires_grad_(False)  # F, once it is fixed
         self.fixed = False
 
     def forward(self, x: Inputs, y: Tensor, relax: Relax, roles: Collection[Role]) -> dict[Role, Tensor]:
@@ -77,7 +78,7 @@ class Single(InferenceNetworks):
     def check(self, roles: Collection[Role], *, tuned: bool = False) -> None:
         if len(roles) > 1:
             raise ValueError(
-                "the objective is of A and F, and Single is one network: take networks.Separated, Shared or "
+                "the objective trains A and F, and Single is one network: take networks.Separated, Shared or "
                 "Stacked, or an objective of one role such as MarginRescaled."
             )
 
@@ -88,7 +89,7 @@ class Single(InferenceNetworks):
         return [self.net]
 
     def fix_augmented(self) -> None:
-        """See InferenceNetworks; asked again, A starts from F once more."""
+        """See InferenceNetworks; a second call resets A to F."""
         if self.fixed:
             self.net.load_state_dict(self.before.state_dict())
         else:
@@ -100,12 +101,12 @@ class Single(InferenceNetworks):
         return torch.tensor(self.fixed)
 
     def set_extra_state(self, state: Tensor) -> None:
-        """Go on with F as it was."""
+        """Restore whether F is fixed."""
         self.fixed = bool(state)
 
 
 class Separated(InferenceNetworks):
-    """Two networks that share nothing.   [InfNet+ Fig. 1a]"""
+    """Two networks without shared parameters.   [InfNet+ Fig. 1a]"""
 
     def __init__(self, test: nn.Module, augmented: nn.Module) -> None:
         super().__init__()
@@ -122,9 +123,10 @@ class Separated(InferenceNetworks):
 
 
 class Shared(InferenceNetworks):
-    """One feature network under two affine heads; the losses of both reach it.   [InfNet+ Fig. 1b]
+    """One feature network with two affine heads; both losses train it.   [InfNet+ Fig. 1b]
 
-    `features` maps inputs to (B, ..., H) and says its `size` H; each head maps that to (B, ..., num_outputs).
+    `features` maps inputs to (B, ..., H), where H is its `size`; each head maps that to (B, ...,
+    num_outputs).
     """
 
     def __init__(self, features: Features, num_outputs: int) -> None:
@@ -145,10 +147,10 @@ class Shared(InferenceNetworks):
 
 
 class Stacked(InferenceNetworks):
-    """F sees what A answers, and the truth: F(x, y) = head(A(x), y).   [InfNet+ Fig. 1c]
+    """F takes the answer of A and the truth: F(x, y) = head(A(x), y).   [InfNet+ Fig. 1c]
 
-    `head` maps two answers (B, ...) to logits. The loss of F does not move A; in the released code it does
-    (`blocked=False`).
+    `head` maps two answers (B, ...) to logits. The loss of F sends no gradient to A; in the released code it
+    does (`blocked=False`).
     """
 
     supervised = ("test",)

@@ -15,7 +15,7 @@ from inference.base import Criterion
 from lightning_modules.base import Part
 from lightning_modules.bookkeeping import mix
 from lightning_modules.crf import CRFScheme
-from losses.observed import shared_out
+from losses.observed import over_observed
 
 SUBSET = 1_000_003  # sets the draws of the subset apart from those of the parts
 ROWS = 128  # examples of the subset at once; each comes once for every alpha
@@ -54,7 +54,7 @@ class CRFScaled(CRFScheme):
         p = self.energy.potentials(batch.inputs, batch.mask)
         scaled = self.scaling(p)
         self.watch_ratio(scaled)
-        rows = shared_out(self.criterion.loss(scaled, batch.y), batch.observed)
+        rows = over_observed(self.criterion.loss(scaled, batch.y), batch.observed)
         return (rows + self.scaling.penalty(p)).mean()
 
     @torch.no_grad()

@@ -15,7 +15,7 @@ from inference.guesses import Guess, GuessContext
 from lightning_modules.base import Part, Scheme, check_clip_norm
 from lightning_modules.processes import mean_over_processes, over_processes, world_size
 from losses.objectives import EnergyFn, Objective
-from losses.observed import shared_out
+from losses.observed import over_observed
 from networks.sizes import at_least
 
 
@@ -95,7 +95,7 @@ class Implicit(Scheme):
 
     def supervision(self, batch: Batch, logits: Tensor) -> Tensor:
         """The supervised loss of each example, (B,), scaled for a mean over those whose answer is known."""
-        return shared_out(self.space.over(batch.mask).supervise(logits, batch.y), batch.observed)
+        return over_observed(self.space.over(batch.mask).supervise(logits, batch.y), batch.observed)
 
     def outer_loss(self, energy: EnergyFn, batch: Batch, logits: Tensor) -> Tensor:
         """The objective of guesses through which gradients reach the task-net.   [Implicit §4, L_Prim]"""

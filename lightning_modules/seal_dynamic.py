@@ -71,7 +71,7 @@ class SealDynamic(Scheme):
         """
         energy, space = self.energy.over(batch.mask), self.space.over(batch.mask)
         return self.task_terms(
-            lambda x, y: self.objective.reading(energy(x, y)),
+            lambda x, y: self.objective.inference_energy(energy(x, y)),
             space,
             batch.inputs,
             batch.y,

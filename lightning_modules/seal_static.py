@@ -46,7 +46,7 @@ class SealStatic(Scheme):
         """Mean of lambda_1 E(x, A(x)) + lambda_2 supervision of A(x), with E frozen.   [SEAL eq. 1]"""
         energy = self.energy.over(batch.mask)
         return self.task_terms(
-            lambda x, y: self.objective.reading(energy(x, y)),
+            lambda x, y: self.objective.inference_energy(energy(x, y)),
             self.space.over(batch.mask),
             batch.inputs,
             batch.y,

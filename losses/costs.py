@@ -1,12 +1,12 @@
-"""How wrong an answer is, and its counterpart, how good.
+"""Costs, how wrong an answer is, and qualities, how good.
 
 The truth is binary and a guess lies in [0, 1], so min(guess, y) = guess * y and |guess - y| = guess + y - 2
-guess y. The products are written because their derivatives hold at the corners of the box too, where
-searches spend their time: those of min, max and abs are split or 0 there.
+guess y. The products have useful derivatives at 0 and 1 too, where searches spend much of their time; min,
+max and abs have subgradients or 0 there.
 
 Costs are 0 for the truth, qualities 1. `guess` may be relaxed and may carry leading sample dimensions; the
-truth `y` is binary. Sums run over the last dimension: label sets as they are, images flattened by their
-space.
+truth `y` is binary. Sums are over the last dimension; images are flattened by
+their space.
 
 Shapes: guess (..., B, L), y (B, L) -> (..., B).
 """
@@ -55,6 +55,6 @@ def iou_cost(guess: Float[Tensor, "... L"], y: Float[Tensor, "... L"]) -> Float[
 
 
 def _ratio(part: Tensor, whole: Tensor) -> Tensor:
-    """The share `part / whole`; nothing of nothing is all of it, whose gradient is 0."""
+    """Part / whole; 0 / 0 is 1, with gradient 0."""
     nothing = whole == 0
     return part / (whole + nothing) + nothing

@@ -1,4 +1,4 @@
-"""Objectives of joint training: the energy descends what the inference networks climb.   [InfNet+ eqs. 4-6]
+"""Objectives of joint training: the energy minimises, the networks maximise.   [InfNet+ eqs. 4-6]
 
 There are up to two networks, each with a role: the `augmented` one, F, looks for answers of low energy and
 high cost; the `test` one, A, for answers of low energy, and is the one that predicts.
@@ -26,23 +26,24 @@ Scalar = Float[Tensor, ""]
 
 @dataclass(frozen=True)
 class RoleEnergies:
-    """Energies (B,) of each role's answer, the cost (B,) of that of F, and the energy (B,) of the truth."""
+    """The energy (B,) of each role's answer, the cost (B,) of F's answer, the energy (B,) of the truth."""
 
     guess: dict[Role, Rows]
     cost: dict[Role, Rows]
     true: Rows | None = None  # None where no loss needs it
-    observed: Bool[Tensor, " B"] | None = None  # where the truth is known; None: everywhere
+    observed: Bool[Tensor, " B"] | None = None  # where the truth is observed; None: everywhere
 
     def violation(self, role: Role) -> Rows:
-        """Of F cost - E(F), of A -E(A)."""
+        """Cost - E(F) for F, -E(A) for A."""
         return self.cost[role] - self.guess[role] if role == "augmented" else -self.guess[role]
 
 
 class JointObjective(ABC):
-    """A sum over roles of hinges; `weights` says which roles there are.
+    """A weighted sum of hinges, one for each role in `weights`.
 
-    The hinge of F has its cost as a margin, that of A has none. The energy always descends hinges. The
-    networks climb what is inside of them, so that an answer whose margin is met still moves.
+    The margin of F's hinge is the cost of its answer; A's hinge has no margin. The energy minimises the
+    hinges. The networks maximise what is inside the hinges, so their gradient is not 0 where the margin is
+    met.
     """
 
     networks_see_truth = False  # whether their loss needs the energy of the truth
@@ -50,7 +51,7 @@ class JointObjective(ABC):
     @property
     @abstractmethod
     def weights(self) -> dict[Role, float]:
-        """What each role's hinge counts; a role that is not here has no network to train."""
+        """The weight of each role's hinge; a role without a weight has no network to train."""
 
     def energy_loss(self, energies: RoleEnergies) -> Scalar:
         """What the energy minimises: the weighted sum of mean hinges."""
@@ -66,9 +67,9 @@ class JointObjective(ABC):
         return mean((energies.violation(role) + energies.true).clamp_min(0), energies.observed)
 
     def violation(self, role: Role, energies: RoleEnergies) -> Scalar:
-        """What the network of a role climbs: the mean of cost - E(F), or of -E(A).   [InfNet+ §4.1; l_1]
+        """What the network of a role maximises: the mean of cost - E(F), or of -E(A).   [InfNet+ §4.1; l_1]
 
-        Nothing is cut off at 0. That of A needs no truth, and is of all examples.
+        It is not clamped at 0. That of A does not depend on the truth, so its mean is over all examples.
         """
         return mean(energies.violation(role), energies.observed if role == "augmented" else None)
 
@@ -84,7 +85,7 @@ class MarginRescaled(JointObjective):
 
 @dataclass(frozen=True)
 class Truncated(MarginRescaled):
-    """F alone, and it climbs the hinge itself, which is flat where the margin is met.
+    """F alone, which maximises the hinge itself; its gradient is 0 where the margin is met.
 
     [Tu and Gimpel 2018; InfNet+ Table 1, "zero trunc."]
     """

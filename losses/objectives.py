@@ -3,8 +3,8 @@
 An objective receives the energy, the space of answers, a batch (x, y) and guesses, and returns one number to
 minimise. Where guesses come from is the second dial, in `inference/`.
 
-Each class says what to feed the function above it, which has the formula for one example. Energies are low
-for good answers; K guesses an example, B examples.
+The function above each class is the formula for one example; the class computes its arguments. Energies are
+low for good answers; K guesses an example, B examples.
 """
 
 from abc import ABC, abstractmethod
@@ -17,13 +17,14 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from losses.observed import of_observed, over_entries, shared_out
+from losses.observed import over_entries, over_observed, zero_unobserved
 
-Inputs = Any  # of a batch, handed on to the energy as they are
+Inputs = Any  # of a batch; passed to the energy unchanged
 EnergyFn = Callable[[Inputs, Tensor], Tensor]
 Rows = Float[Tensor, " B"]
 GuessRows = Float[Tensor, "K B"]
-Slope = Callable[[Tensor], tuple[Tensor, Tensor]]  # answers (..., B, *answer) to values (..., B), gradients
+# Answers (..., B, *answer) to values (..., B), and to gradients of the shape of the answers
+ValueAndGradient = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 class Answers(Protocol):
@@ -39,16 +40,16 @@ class Answers(Protocol):
 
 @dataclass(frozen=True)
 class Guesses:
-    """K answers to each example, y (K, B, ...), and the logits (B, ...) of what drew them, if any."""
+    """K answers to each example, y (K, B, ...), and the logits (B, ...) they were sampled from, if any."""
 
     y: Tensor
     logits: Tensor | None = None
 
 
 class Objective(ABC):
-    """How an energy learns from guesses, and how those who minimise it afterwards read it.
+    """How an energy learns from guesses, and what inference then minimises.
 
-    `summed`: its loss is the sum over the batch, not the mean.
+    `summed`: the loss is the sum over the batch, not the mean.
     """
 
     summed: ClassVar[bool] = False
@@ -62,24 +63,24 @@ class Objective(ABC):
         guesses: Guesses,
         observed: Tensor | None = None,
     ) -> Tensor:
-        """The loss of the energy on a batch, a scalar: that of the examples whose answers are known."""
+        """The loss of the energy on a batch, a scalar; unobserved answers do not count."""
         return self.reduce(self.rows(energy, space, x, y, guesses), observed)
 
     @abstractmethod
     def rows(self, energy: EnergyFn, space: Answers, x: Inputs, y: Tensor, guesses: Guesses) -> Tensor:
-        """The loss of each example, (B,), or of each guess to it, (K, B)."""
+        """The loss of each example, (B,), or of each of its guesses, (K, B)."""
 
     def reduce(self, rows: Tensor, observed: Tensor | None) -> Tensor:
-        """The sum or the mean of the losses of examples whose answers are known."""
-        return of_observed(rows, observed).sum() if self.summed else shared_out(rows, observed).mean()
+        """The sum or the mean of the losses of the examples whose answers are observed."""
+        return zero_unobserved(rows, observed).sum() if self.summed else over_observed(rows, observed).mean()
 
-    def reading(self, energy: Tensor) -> Tensor:
-        """What a task-net or a search minimises: the energy itself unless the objective bounds it."""
+    def inference_energy(self, energy: Tensor) -> Tensor:
+        """What a task-net or a search minimises: the energy, unless the objective bounds it."""
         return energy
 
-    def reading_slope(self, slope: Slope) -> Slope:
-        """Value and gradient of `reading` in an answer, from those of the energy, by the chain rule."""
-        return slope
+    def inference_value_and_gradient(self, value_and_gradient: ValueAndGradient) -> ValueAndGradient:
+        """Value and gradient of `inference_energy` in an answer, by the chain rule."""
+        return value_and_gradient
 
 
 def margin(true_energy: Rows, guess_energy: GuessRows, cost: GuessRows) -> GuessRows:
@@ -89,7 +90,7 @@ def margin(true_energy: Rows, guess_energy: GuessRows, cost: GuessRows) -> Guess
 
 @dataclass(frozen=True)
 class Margin(Objective):
-    """The truth lies below each guess by the guess's cost.   [SEAL eq. 6]"""
+    """The energy of the truth is lower than that of each guess by the cost of the guess.   [SEAL eq. 6]"""
 
     def rows(self, energy: EnergyFn, space: Answers, x: Inputs, y: Tensor, guesses: Guesses) -> Tensor:
         rows = energy(x, space.put_first(y, guesses.y))
@@ -97,18 +98,18 @@ class Margin(Objective):
 
 
 def regression(guess_energy: GuessRows, quality: GuessRows) -> GuessRows:
-    """Teach sigmoid(-E) the quality of each guess, by cross-entropy.
+    """Cross-entropy of sigmoid(-E) to the quality q of each guess.
 
-    -q log sigmoid(-E) - (1 - q) log(1 - sigmoid(-E))   [SEAL eq. 7 with its second term mended; DVN eq. 3]
+    -q log sigmoid(-E) - (1 - q) log(1 - sigmoid(-E))   [SEAL eq. 7 with its second term corrected; DVN eq. 3]
     """
     return F.binary_cross_entropy_with_logits(-guess_energy, quality, reduction="none")
 
 
 @dataclass(frozen=True)
 class Regression(Objective):
-    """sigmoid(-E) tells the quality of each guess.   [SEAL eq. 7; DVN]
+    """sigmoid(-E) predicts the quality of each guess.   [SEAL eq. 7; DVN]
 
-    The sum is the released reduction; it matters only where gradients are clipped.
+    The released code sums over the batch; that matters only where gradients are clipped.
     """
 
     summed = True
@@ -116,15 +117,15 @@ class Regression(Objective):
     def rows(self, energy: EnergyFn, space: Answers, x: Inputs, y: Tensor, guesses: Guesses) -> Tensor:
         return regression(energy(x, guesses.y), space.quality(guesses.y, y))
 
-    def reading(self, energy: Tensor) -> Tensor:
-        """Minus the value the network predicts, -sigmoid(-E), in (-1, 0).   [SEAL code]"""
+    def inference_energy(self, energy: Tensor) -> Tensor:
+        """Minus the predicted quality, -sigmoid(-E), in (-1, 0).   [SEAL code]"""
         return -torch.sigmoid(-energy)
 
-    def reading_slope(self, slope: Slope) -> Slope:
+    def inference_value_and_gradient(self, value_and_gradient: ValueAndGradient) -> ValueAndGradient:
         """With s = sigmoid(-E), d(-s)/dy = s (1 - s) dE/dy."""
 
         def bounded(y: Tensor) -> tuple[Tensor, Tensor]:
-            energy, gradient = slope(y)
+            energy, gradient = value_and_gradient(y)
             value = torch.sigmoid(-energy)
             return -value, over_entries((1 - value) * value, y) * gradient
 
@@ -134,9 +135,9 @@ class Regression(Objective):
 def contrastive(true_energy: Rows, guess_energy: GuessRows, cost: GuessRows) -> Rows:
     """Log sum_k exp(cost_k - E(guess_k) + E(true)), the truth among the guesses at cost 0.
 
-    [Implicit L_CD, with the minus that its print lacks]
+    [Implicit L_CD, with the minus sign that is missing in the paper]
 
-    So it is never below 0, and softplus(cost - E(guess) + E(true)), a smooth hinge, for a single guess.
+    It is never below 0. For a single guess it is a smooth hinge, softplus(cost - E(guess) + E(true)).
     """
     ahead = cost - guess_energy + true_energy
     return torch.cat([torch.zeros_like(ahead[:1]), ahead]).logsumexp(0)
@@ -144,7 +145,7 @@ def contrastive(true_energy: Rows, guess_energy: GuessRows, cost: GuessRows) -> 
 
 @dataclass(frozen=True)
 class Contrastive(Objective):
-    """The truth lies below all guesses together, by their costs, in a smooth way.   [Implicit L_CD]"""
+    """The smooth margin: the truth against all guesses together, each with its cost.   [Implicit L_CD]"""
 
     def rows(self, energy: EnergyFn, space: Answers, x: Inputs, y: Tensor, guesses: Guesses) -> Tensor:
         rows = energy(x, space.put_first(y, guesses.y))
@@ -152,10 +153,10 @@ class Contrastive(Objective):
 
 
 def ranking(true_score: Rows, noise_score: GuessRows) -> Rows:
-    """Pick the truth from among K noise answers: -log softmax of its score.
+    """Classify the truth among K noise answers: -log softmax of its score.
 
-    Scores are -E, less log P_N for noise-contrastive estimation. The truth is in the denominator too, so
-    equal scores cost log(K + 1).   [SEAL eq. 8 with its sum begun at k = 0, eq. 9]
+    Scores are -E, for noise-contrastive estimation -E - log P_N. The truth is in the denominator too: at
+    equal scores the loss is log(K + 1).   [SEAL eq. 8 with the sum from k = 0, eq. 9]
     """
     denominator = noise_score.logsumexp(0).logaddexp(true_score)
     return denominator - true_score
@@ -163,7 +164,7 @@ def ranking(true_score: Rows, noise_score: GuessRows) -> Rows:
 
 @dataclass(frozen=True)
 class NCERanking(Objective):
-    """The truth ranks above samples of a known noise distribution, whose log-probability is taken off.
+    """Noise-contrastive ranking: the truth against samples of a known noise distribution P_N.
 
     a_k = -E(x, y_k) - log P_N(y_k)   [SEAL eqs. 8, 9]
     """
@@ -179,7 +180,7 @@ class NCERanking(Objective):
 
 @dataclass(frozen=True)
 class Ranking(Objective):
-    """The truth ranks above the guesses, however likely they were: NCE without log P_N.
+    """The truth against the guesses, without log P_N.
 
     [SEAL §4.4, ablation]
     """

@@ -1,6 +1,6 @@
-"""Batches in which some answers are not known.
+"""Batches in which some answers are not observed.
 
-Shapes: B examples; `observed` (B,) is True where the answer is known, None where all are.
+Shapes: B examples; `observed` (B,) is True where the answer is observed, None if all are.
 """
 
 import torch
@@ -14,22 +14,26 @@ def over_entries(rows: Tensor, y: Tensor) -> Tensor:
 
 
 def blank(y: Tensor, observed: Bool[Tensor, " B"]) -> Tensor:
-    """Answers y (B, ...), all zero where they are not known, whatever stood there."""
+    """Answers y (B, ...), set to zero where they are not observed, also in place of NaN."""
     return y.masked_fill(~over_entries(observed, y), 0)
 
 
-def of_observed(rows: Float[Tensor, "... B"], observed: Bool[Tensor, " B"] | None) -> Float[Tensor, "... B"]:
-    """Losses of examples, 0 where no answer is known, so that their sum is that of the known."""
+def zero_unobserved(
+    rows: Float[Tensor, "... B"], observed: Bool[Tensor, " B"] | None
+) -> Float[Tensor, "... B"]:
+    """Losses of examples, 0 where not observed: their sum is that of the observed examples."""
     return rows if observed is None else torch.where(observed, rows, 0)
 
 
-def shared_out(rows: Float[Tensor, "... B"], observed: Bool[Tensor, " B"] | None) -> Float[Tensor, "... B"]:
-    """The same, scaled so that the mean over the batch is the mean over the known; 0 where none is known."""
+def over_observed(
+    rows: Float[Tensor, "... B"], observed: Bool[Tensor, " B"] | None
+) -> Float[Tensor, "... B"]:
+    """Losses scaled so that the batch mean is the mean over observed examples; 0 if none is observed."""
     if observed is None:
         return rows
     return torch.where(observed, rows, 0) * (len(observed) / observed.sum().clamp_min(1))
 
 
 def mean(rows: Float[Tensor, "... B"], observed: Bool[Tensor, " B"] | None) -> Float[Tensor, ""]:
-    """The mean over the examples whose answers are known; 0 where none is."""
-    return shared_out(rows, observed).mean()
+    """The mean over observed examples; 0 if there is none."""
+    return over_observed(rows, observed).mean()

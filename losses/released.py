@@ -6,13 +6,13 @@ import torch
 from torch import Tensor, nn
 
 from losses.objectives import Answers, EnergyFn, Guesses, Inputs, Objective
-from losses.observed import shared_out
+from losses.observed import over_observed
 from losses.task import TaskLoss
 
 
 @dataclass(frozen=True)
 class ReleasedMargin(Objective):
-    """The loss-net's side of dynamic margin as released: the cost-augmented score fell out of the hinge.
+    """The loss-net's side of dynamic margin as released: the guess's energy is missing in the hinge.
 
     [cost(guess) + E(true)]_+ + w [E(true) - E(guess)]_+, means over the batch   [SEAL code, dynamic margin]
     """
@@ -26,17 +26,17 @@ class ReleasedMargin(Objective):
 
     def reduce(self, rows: Tensor, observed: Tensor | None) -> Tensor:
         """The mean of the hinge plus w times that of the perceptron loss."""
-        hinge, perceptron = (shared_out(part, observed).mean() for part in rows)
+        hinge, perceptron = (over_observed(part, observed).mean() for part in rows)
         return hinge + self.perceptron_weight * perceptron
 
 
 class CostAugmentedTask(nn.Module, TaskLoss):
-    """The task-net's side of dynamic margin as released, with a cost-augmented head that sees the truth.
+    """The task-net's side of dynamic margin as released, with a cost-augmented head on the truth.
 
     Mean over the batch of -cost(head) + E(head) + w E(prediction) + lambda_2 supervision; gradients flow
     through the cost and both answers.   [SEAL code, dynamic margin]
 
-    `head` maps (prediction, y) to logits; it learns with the task-net.
+    `head` maps (prediction, y) to logits; it is trained with the task-net.
     """
 
     def __init__(self, head: nn.Module, *, energy_weight: float, supervision_weight: float = 1.0) -> None:
@@ -54,7 +54,7 @@ class CostAugmentedTask(nn.Module, TaskLoss):
     ) -> Tensor:
         prediction = space.relax(logits)
         augmented = space.relax(self.head(prediction, y))
-        violation = shared_out(space.cost(augmented, y) - energy(x, augmented), observed)
-        supervision = shared_out(space.supervise(logits, y), observed)
+        violation = over_observed(space.cost(augmented, y) - energy(x, augmented), observed)
+        supervision = over_observed(space.supervise(logits, y), observed)
         weighted = self.energy_weight * energy(x, prediction) + self.supervision_weight * supervision
         return (weighted - violation).mean()

@@ -1,4 +1,4 @@
-"""What a task-net minimises beside an energy: SEAL's task loss and the inner loss of implicit training."""
+"""Losses of a task-net with an energy: SEAL's task loss, the inner loss of implicit training."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from losses.objectives import Answers, EnergyFn, Inputs
-from losses.observed import shared_out
+from losses.observed import over_observed
 
 
 class TaskLoss(ABC):
@@ -23,13 +23,13 @@ class TaskLoss(ABC):
         logits: Tensor,
         observed: Tensor | None = None,
     ) -> Tensor:
-        """One number for a batch; `energy` is what the task-net is to lower, as its scheme reads it.
+        """One number for a batch; `energy` is what the task-net minimises, see `Objective.inference_energy`.
 
-        The energy of the prediction is of all examples, what needs the truth of those that are observed.
+        The energy of the prediction is averaged over all examples, terms with the truth over observed ones.
         """
 
     def parameters(self) -> Iterator[nn.Parameter]:
-        """What learns with the task-net: nothing, unless the loss brings a network of its own."""
+        """Parameters of the loss itself, trained with the task-net; usually none."""
         return iter(())
 
 
@@ -49,7 +49,7 @@ class EnergyAndSupervision(TaskLoss):
         logits: Tensor,
         observed: Tensor | None = None,
     ) -> Tensor:
-        supervision = shared_out(space.supervise(logits, y), observed)
+        supervision = over_observed(space.supervise(logits, y), observed)
         return (
             self.energy_weight * energy(x, space.relax(logits)) + self.supervision_weight * supervision
         ).mean()

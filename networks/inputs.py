@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 
-class Named(ABC):
+class NamedInputs(ABC):
     """Inputs of N examples as tensors with names.
 
     They are dataclasses that compare by identity. Nobody changes them; yet they are not frozen, so that
@@ -48,7 +48,7 @@ class Named(ABC):
         return {name: value for name, value in values.items() if isinstance(value, Tensor)}
 
 
-Inputs: TypeAlias = Tensor | Named
+Inputs: TypeAlias = Tensor | NamedInputs
 
 
 def rows_of(inputs: Inputs, index: Tensor) -> Any:  # noqa: ANN401  (what went in)
@@ -57,7 +57,7 @@ def rows_of(inputs: Inputs, index: Tensor) -> Any:  # noqa: ANN401  (what went i
 
 
 @dataclass(eq=False)
-class Sequences(Named):
+class Sequences(NamedInputs):
     """Positions, each a tensor of its own: ids of a token, the picture of a letter.
 
     `mask` says which positions are real; it is also the mask of answers with a part for each position.
@@ -80,7 +80,7 @@ class Sequences(Named):
 
 
 @dataclass(eq=False)
-class WordPieces(Named):
+class WordPieces(NamedInputs):
     """What a pretrained encoder reads: ids of pieces of words, and which segment each piece is in.
 
     `attention` says which pieces are real. They are not positions of an answer.
@@ -110,7 +110,7 @@ def lengths_of(mask: Bool[Tensor, "N T"]) -> Int[Tensor, " N"]:
 
 
 @dataclass(eq=False)
-class SparseRows(Named):
+class SparseRows(NamedInputs):
     """Rows of D features of which few are not 0: the values, the column of each, where each row begins.
 
     Row i has the values from `offsets[i]` to `offsets[i + 1]`.

@@ -13,11 +13,11 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from energies.base import Energy, Slope, SumEnergy, differentiated
+from energies.base import Energy, SumEnergy, ValueAndGradient, differentiated
 from energies.chain import ChainEnergy
 from energies.mlc import LabelMixEnergy, LocalEnergy
 from energies.spaces import LabelSets
-from inference.gradient import Blank, GradientInference, toward
+from inference.gradient import Blank, GradientInference, composed
 from inference.guesses import GuessContext
 from losses.objectives import Objective, Regression
 from networks.mlp import LabelMLP
@@ -36,8 +36,8 @@ def mixes() -> dict[str, dict[str, float]]:
     for labels, patterns in SIZES:
         torch.manual_seed(0)
         energy, x, y = LabelMixEnergy(labels, patterns), torch.zeros(32, 1), torch.rand(1, 32, labels)
-        closed: Slope = energy.slope(x)
-        autograd: Slope = partial(differentiated, energy.given(x))
+        closed: ValueAndGradient = energy.value_and_gradient(x)
+        autograd: ValueAndGradient = partial(differentiated, energy.given(x))
         functional = torch.func.grad_and_value(lambda y, e=energy, x=x: e(x, y).sum())
         for got, want in zip(closed(y), autograd(y), strict=True):
             torch.testing.assert_close(got, want)
@@ -60,9 +60,9 @@ def chains() -> dict[str, dict[str, float]]:
         given = energy.given(torch.randn(sentences, length, 8), real)
         y = torch.randn(1, sentences, length, tags).softmax(-1) * real.unsqueeze(-1)
         autograd = partial(differentiated, given)
-        for got, want in zip(given.slope(y), autograd(y), strict=True):
+        for got, want in zip(given.value_and_gradient(y), autograd(y), strict=True):
             torch.testing.assert_close(got, want)
-        calls = {"closed form": partial(given.slope, y), "autograd.grad": partial(autograd, y)}
+        calls = {"closed form": partial(given.value_and_gradient, y), "autograd.grad": partial(autograd, y)}
         found[f"{sentences}x{length}x{tags}"] = side_by_side(calls, repeats=50)
     return found
 
@@ -76,7 +76,7 @@ def searches() -> dict[str, dict[str, float]]:
         energy, space = SumEnergy(local, LabelMixEnergy(labels, PATTERNS)).eval(), LabelSets(labels)
         search, x = GradientInference(Blank(), steps=STEPS), (torch.rand(32, features) < 0.04).float()
 
-        def whole(x: Tensor, e: Energy = energy) -> Slope:
+        def whole(x: Tensor, e: Energy = energy) -> ValueAndGradient:
             def value_and_gradient(y: Tensor) -> tuple[Tensor, Tensor]:
                 with torch.enable_grad():
                     rows = e(x, y.requires_grad_())
@@ -85,12 +85,12 @@ def searches() -> dict[str, dict[str, float]]:
 
             return value_and_gradient
 
-        def once(x: Tensor, e: Energy = energy) -> Slope:
+        def once(x: Tensor, e: Energy = energy) -> ValueAndGradient:
             return partial(differentiated, e.given(x))
 
         @torch.no_grad()
         def run(
-            slope: Callable[[Tensor], Slope],
+            slope: Callable[[Tensor], ValueAndGradient],
             s: GradientInference = search,
             p: LabelSets = space,
             x: Tensor = x,
@@ -98,7 +98,7 @@ def searches() -> dict[str, dict[str, float]]:
             return s(slope(x), p, x).y
 
         calls = {
-            "closed form": partial(run, energy.slope),
+            "closed form": partial(run, energy.value_and_gradient),
             "autograd, network once": partial(run, once),
             "autograd, whole energy": partial(run, whole),
         }
@@ -121,11 +121,11 @@ def readings() -> dict[str, dict[str, float]]:
         search = GradientInference(Blank(), steps=STEPS)
 
         def reading(e: Tensor, _: Tensor, o: Objective = objective) -> Tensor:
-            return o.reading(e)
+            return o.inference_energy(e)
 
         calls = {
-            "written out": partial(case.search, search, objective.reading_slope),
-            "autograd": partial(case.search, search, partial(toward, target=reading)),
+            "written out": partial(case.search, search, objective.inference_value_and_gradient),
+            "autograd": partial(case.search, search, partial(composed, target=reading)),
         }
         if not torch.equal(calls["written out"]().y, calls["autograd"]().y):
             raise SystemExit(f"{name}: the searches end in different answers.")

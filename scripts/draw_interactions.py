@@ -81,7 +81,7 @@ def draw_labels(scheme: Scheme, data: DeviceData, least: int, place: Path) -> tu
     mix = term(scheme, LabelMixEnergy, "a global energy of label sets, such as conf/scheme/implicit.yaml")
     truth = data.splits["train"].y
     learned = interactions.label_interactions(mix, answers(scheme, data)).double()
-    counts, phi = interactions.together(truth), interactions.correlation(truth)
+    counts, phi = interactions.cooccurrences(truth), interactions.correlation(truth)
     alone = counts.diagonal()
     lift = interactions.log_lift(counts, alone, alone, len(truth))
     pairs = torch.ones_like(counts, dtype=torch.bool).triu(1) & phi.isfinite()
@@ -130,7 +130,7 @@ def draw_tags(scheme: Scheme, data: DeviceData, least: int, place: Path) -> tupl
         names=names,
         axes_names=("tag", "next tag"),
     )
-    flat = interactions.centred(learned)
+    flat = interactions.doubly_centred(learned)
     return [
         (f"pairs of tags that occur {least} times or more", int(often.sum())),
         ("  rank correlation of W and log lift", agreement),

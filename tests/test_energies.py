@@ -56,7 +56,7 @@ def test_gradients_agree_with_finite_differences(energy: Energy) -> None:
 
 def test_closed_form_slope_is_the_derivative(energy: Energy) -> None:
     x, y = inputs()
-    value, gradient = energy.slope(x)(y)
+    value, gradient = energy.value_and_gradient(x)(y)
     want_value, want_gradient = differentiated(energy.given(x), y)
     torch.testing.assert_close(value, want_value)
     torch.testing.assert_close(gradient, want_gradient)
@@ -180,7 +180,7 @@ def test_an_energy_with_its_input_fixed_is_the_same_energy(
     rows, want = given(y), energy(x, y)
     torch.testing.assert_close(rows, want)
     torch.testing.assert_close(slopes(energy, rows, y), slopes(energy, want, y))
-    value, gradient = energy.slope(x)(y)
+    value, gradient = energy.value_and_gradient(x)(y)
     torch.testing.assert_close(value, want.detach())
     torch.testing.assert_close(gradient, torch.autograd.grad(energy(x, y).sum(), y)[0])
 
@@ -200,8 +200,10 @@ def test_one_dropout_mask_serves_all_answers_to_a_fixed_input(name: str) -> None
     energy, (x, y) = WITH_DROPOUT[name](), answered(name)
     assert not torch.equal(energy(x, y), energy(x, y))
     given = energy.given(x)
-    assert torch.equal(given(y), given(y)) and torch.equal(given.slope(y)[1], given.slope(y)[1])
-    torch.testing.assert_close(given.slope(y)[0], given(y))
+    assert torch.equal(given(y), given(y)) and torch.equal(
+        given.value_and_gradient(y)[1], given.value_and_gradient(y)[1]
+    )
+    torch.testing.assert_close(given.value_and_gradient(y)[0], given(y))
 
 
 def test_the_chain_of_a_discrete_answer_is_a_sum_over_its_positions() -> None:
@@ -271,7 +273,9 @@ def test_the_mask_alone_says_where_a_chain_ends(ends: bool, row: int) -> None:
     y[:, torch.arange(B), torch.tensor((4, 2)) - 1 if row else torch.zeros(B, dtype=torch.long)] = 0
     p = energy.potentials(x, MASK)
     torch.testing.assert_close(energy(x, y, MASK), -p.score(y))
-    for value, want in zip(energy.over(MASK).slope(x)(y), p.slope()(y), strict=True):
+    for value, want in zip(
+        energy.over(MASK).value_and_gradient(x)(y), p.value_and_gradient()(y), strict=True
+    ):
         torch.testing.assert_close(value, -want)
     whole = SumEnergy(energy, TagLMEnergy(S, width=4).double())
     alone = torch.cat([whole(x[i : i + 1, :n], y[:, i : i + 1, :n]) for i, n in enumerate((4, 2))], -1)

@@ -199,7 +199,7 @@ def test_the_energy_of_masks_is_minus_the_score_of_its_field() -> None:
         expected = 0.5 * (points @ w * points).sum(1) - points @ unary
         torch.testing.assert_close(energy(x, y)[:, row], expected)
     torch.testing.assert_close(energy.given(x)(y), -p.score(y))
-    value, slope = energy.slope(x)(y[0])
+    value, slope = energy.value_and_gradient(x)(y[0])
     step = 1e-6 * torch.randn_like(y[0])
     lower, upper = energy(x, y[0] - step), energy(x, y[0] + step)
     torch.testing.assert_close((upper - lower) / 2, (slope * step).sum((1, 2)), rtol=1e-6, atol=1e-12)

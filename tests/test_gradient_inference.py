@@ -11,7 +11,7 @@ from energies.chain import ChainEnergy
 from energies.mlc import LabelMixEnergy, LocalEnergy
 from energies.spaces import AnswerSpace, LabelSets, PixelMasks, TagSequences
 from inference.base import Inference
-from inference.gradient import Blank, FromNet, GradientInference, LogitInference, Uniform, toward
+from inference.gradient import Blank, FromNet, GradientInference, LogitInference, Uniform, composed
 from inference.guesses import (
     Adversarial,
     Combined,
@@ -70,7 +70,7 @@ def test_a_known_minimum_is_found_and_the_feasible_set_is_never_left(
 ) -> None:
     space, energy, logits = bowl
     seen: list[Tensor] = []
-    inner = energy.slope(logits)
+    inner = energy.value_and_gradient(logits)
 
     def watched(y: Tensor) -> tuple[Tensor, Tensor]:
         seen.append(y.clone())
@@ -89,7 +89,7 @@ def test_logits_reach_a_known_minimum_inside_and_never_leave_the_feasible_set(
     space, _, logits = bowl
     energy = Bowl(space.relax(logits / 2))
     seen: list[Tensor] = []
-    inner = energy.slope(logits)
+    inner = energy.value_and_gradient(logits)
 
     def watched(y: Tensor) -> tuple[Tensor, Tensor]:
         seen.append(y.clone())
@@ -108,7 +108,7 @@ def test_an_answer_from_logits_is_never_worse_than_its_starts(
 ) -> None:
     space, energy, logits = bowl
     starts: list[Tensor] = []
-    inner = energy.slope(logits)
+    inner = energy.value_and_gradient(logits)
 
     def watched(y: Tensor) -> tuple[Tensor, Tensor]:
         starts.append(inner(y)[0])
@@ -123,7 +123,7 @@ def test_an_answer_from_logits_is_never_worse_than_its_starts(
 def test_logits_begin_small_and_move_by_descent_with_momentum() -> None:
     space, energy, x = LabelSets(50), Bowl(torch.rand(1, 50)), torch.zeros(1, 50)
     seen: list[Tensor] = []
-    inner = energy.slope(x)
+    inner = energy.value_and_gradient(x)
 
     def watched(y: Tensor) -> tuple[Tensor, Tensor]:
         seen.append(y[0].clone())
@@ -155,7 +155,7 @@ def test_searches_find_the_best_of_all_tag_sequences_or_come_close(search: str) 
         options = torch.tensor(list(itertools.product(range(3), repeat=4)))
         answers = torch.nn.functional.one_hot(options, 3).float().unsqueeze(1) * space.real.unsqueeze(-1)
         best = energy(x, answers).amin(0)
-        found = SEARCHES[search](energy.slope(x), space, x)
+        found = SEARCHES[search](energy.value_and_gradient(x), space, x)
         assert found.y[~space.real].abs().max() == 0
         assert (found.energy >= best - 1e-5).all()  # multilinear: no relaxed answer lies lower
         missed.append(energy(x, space.decode(found.y)) - best)
@@ -171,7 +171,7 @@ def test_padding_moves_no_search(search: str) -> None:
         found = []
         for inputs in (x, loud):
             torch.manual_seed(3)
-            found.append(SEARCHES[search](energy.slope(inputs), space, inputs).y)
+            found.append(SEARCHES[search](energy.value_and_gradient(inputs), space, inputs).y)
     torch.testing.assert_close(found[0], found[1])
 
 
@@ -182,7 +182,7 @@ def test_the_answer_is_never_worse_than_the_start(bowl: tuple[AnswerSpace, Bowl,
     begin = STARTS[start](space, logits, logits)
     torch.manual_seed(5)
     found = GradientInference(STARTS[start], steps=5, step_size=3.0)(
-        energy.slope(logits), space, logits, logits
+        energy.value_and_gradient(logits), space, logits, logits
     )
     assert (found.energy <= energy(logits, begin).min(0).values + 1e-6).all()
     torch.testing.assert_close(found.energy, energy(logits, found.y).detach())
@@ -191,14 +191,14 @@ def test_the_answer_is_never_worse_than_the_start(bowl: tuple[AnswerSpace, Bowl,
 def test_the_end_point_of_the_last_step_is_no_candidate() -> None:
     space, energy = LabelSets(2), Bowl(torch.ones(1, 2))
     x = torch.zeros(1, 2)
-    found = GradientInference(Blank(), steps=1, step_size=0.5)(energy.slope(x), space, x)
+    found = GradientInference(Blank(), steps=1, step_size=0.5)(energy.value_and_gradient(x), space, x)
     assert found.y.tolist() == [[0, 0]] and found.steps == 1
 
 
 def test_steps_are_those_of_projected_adam() -> None:
     space, energy, x = LabelSets(2), Bowl(torch.tensor([[0.9, 0.2]])), torch.zeros(1, 2)
     seen: list[Tensor] = []
-    inner = energy.slope(x)
+    inner = energy.value_and_gradient(x)
 
     def watched(y: Tensor) -> tuple[Tensor, Tensor]:
         seen.append(y[0].clone())
@@ -227,7 +227,7 @@ def test_targets_follow_the_chain_rule() -> None:
     case = spen_case()
     y = torch.rand(3, 2, 5)
     target = lambda e, guess: torch.tanh(e) - 2 * case.space.cost(guess, case.y)  # noqa: E731
-    value, gradient = toward(case.energy.slope(case.x), target)(y)
+    value, gradient = composed(case.energy.value_and_gradient(case.x), target)(y)
     leaf = y.clone().requires_grad_()
     want = target(case.energy(case.x, leaf), leaf)
     want.sum().backward()
@@ -295,6 +295,6 @@ def test_guesses_without_a_net_say_what_is_missing() -> None:
 @pytest.mark.parametrize("search", SEARCHES)
 def test_no_gradient_reaches_the_parameters_through_a_search(search: str) -> None:
     case = spen_case()
-    found = SEARCHES[search](case.energy.slope(case.x), case.space, case.y)
+    found = SEARCHES[search](case.energy.value_and_gradient(case.x), case.space, case.y)
     assert not found.y.requires_grad and not found.energy.requires_grad
     assert all(p.grad is None for p in case.energy.parameters())

@@ -121,8 +121,8 @@ def test_lift_is_1_for_what_meets_by_chance_and_unknown_for_what_never_meets() -
 def test_what_unary_scores_can_say_is_taken_out_of_a_table() -> None:
     torch.manual_seed(3)
     table, rows, columns = torch.randn(4, 4), torch.randn(4, 1), torch.randn(1, 4)
-    found = interactions.centred(table)
-    torch.testing.assert_close(interactions.centred(table + rows + columns), found)
+    found = interactions.doubly_centred(table)
+    torch.testing.assert_close(interactions.doubly_centred(table + rows + columns), found)
     torch.testing.assert_close(found.sum(0), torch.zeros(4))
 
 

@@ -11,7 +11,7 @@ from inference.chain import reference as reference
 from inference.chain.criteria import MarginalCrossEntropy
 from inference.chain.kernels import log_space
 from inference.chain.kernels.log_space import LogSpace
-from inference.chain.kernels.problem import Problem, Slopes
+from inference.chain.kernels.problem import Problem, ScoreGradient
 
 
 def drawn(scale: float, pairs: float, *, rules: bool = False, length: int = 6) -> ChainPotentials:
@@ -103,7 +103,7 @@ def test_rows_slopes_and_their_changes_are_the_references(p: ChainPotentials) ->
     way = [None if x is None else torch.randn(x.shape, generator=g, dtype=torch.float64) for x in given]
     along = sum((a * b).sum() for a, b in zip(right, (d for d in way if d is not None), strict=True))
     slope, *bent = torch.autograd.grad(along, [weight, *scores], allow_unused=True, materialize_grads=True)
-    of_rows, changes = solved.tangent(weight, Slopes(*way))
+    of_rows, changes = solved.tangent(weight, ScoreGradient(*way))
     torch.testing.assert_close(of_rows, slope, rtol=1e-9, atol=1e-9)
     for mine, wanted in zip((x for x in changes if x is not None), bent, strict=True):
         torch.testing.assert_close(mine, wanted, rtol=1e-9, atol=1e-9)
@@ -130,7 +130,7 @@ def test_one_token_sentences_need_no_table() -> None:
     p = ChainPotentials(unary, torch.full((2, 2), -math.inf).double(), mask)
     alone = LogSpace(Problem(unary[:, :1], torch.zeros(2, 2).double(), None, None, None, None))
     of_rows, changes = alone.tangent(
-        torch.ones(1).double(), Slopes(torch.ones(1, 1, 2).double(), None, None, None)
+        torch.ones(1).double(), ScoreGradient(torch.ones(1, 1, 2).double(), None, None, None)
     )
     assert of_rows.item() == pytest.approx(1) and changes.unary is not None and not changes.unary.any()
     y = torch.tensor([[[1.0, 0.0], [0.0, 0.0]]]).double()

@@ -170,8 +170,8 @@ def test_objectives_feed_their_losses_as_worked_by_hand() -> None:
     regression = Regression()(linear_energy, space, x, Y, guesses)
     want = losses.regression(tensor([[0.0, -0.5]]), tensor([[0.75, 0.4]]))
     torch.testing.assert_close(regression, want.sum())
-    assert Regression().reading(tensor([0.0])).item() == -0.5
-    assert Margin().reading(tensor([3.0])).item() == 3.0
+    assert Regression().inference_energy(tensor([0.0])).item() == -0.5
+    assert Margin().inference_energy(tensor([3.0])).item() == 3.0
 
 
 def test_task_loss_is_as_worked_by_hand() -> None:

@@ -11,7 +11,7 @@ from energies.base import SumEnergy
 from energies.mlc import LabelMixEnergy, LocalEnergy
 from energies.spaces import LabelSets
 from inference import gradient
-from inference.gradient import Blank, GradientInference, Target, Uniform, toward
+from inference.gradient import Blank, GradientInference, Target, Uniform, composed
 from inference.guesses import Adversarial, GuessContext, Minimum
 from losses.objectives import Contrastive, Margin, NCERanking, Objective, Ranking, Regression
 from losses.released import ReleasedMargin
@@ -31,7 +31,7 @@ def bibtex_shapes() -> GuessContext:
 def autograd_target(guess: type[Minimum] | type[Adversarial], case: GuessContext) -> Target:
     """What the guess minimises, as a plain function of energy and answer."""
     if guess is Minimum:
-        return lambda energy, _: case.objective.reading(energy)
+        return lambda energy, _: case.objective.inference_energy(energy)
 
     def rightness(energy: Tensor, answer: Tensor) -> Tensor:
         quality = case.space.quality(answer, case.y).detach()
@@ -48,8 +48,8 @@ def test_every_objective_stands_here() -> None:
 def test_the_slope_of_a_reading_is_its_derivative(objective: Objective) -> None:
     case = replace(bibtex_shapes(), objective=objective)
     y = torch.rand(3, 32, 159)
-    got = objective.reading_slope(case.energy.slope(case.x))(y)
-    want = toward(case.energy.slope(case.x), autograd_target(Minimum, case))(y)
+    got = objective.inference_value_and_gradient(case.energy.value_and_gradient(case.x))(y)
+    want = composed(case.energy.value_and_gradient(case.x), autograd_target(Minimum, case))(y)
     assert torch.equal(got[0], want[0]) and torch.equal(got[1], want[1])
 
 
@@ -62,7 +62,7 @@ def test_a_search_ends_where_autograd_leads_it(
     torch.manual_seed(1)
     got = guess(search)(case).y[0]
     torch.manual_seed(1)
-    slope = toward(case.energy.slope(case.x), autograd_target(guess, case))
+    slope = composed(case.energy.value_and_gradient(case.x), autograd_target(guess, case))
     assert torch.equal(got, search(slope, case.space, case.x).y)
 
 

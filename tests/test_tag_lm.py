@@ -10,7 +10,7 @@ from torch.nn.functional import one_hot
 
 from energies.base import Energy, SumEnergy
 from energies.chain import ChainEnergy
-from energies.tag_lm import TagLM, TagLMEnergy, turned
+from energies.tag_lm import TagLM, TagLMEnergy, reversed_sentences
 from networks.features import Features
 
 B, T, S, D, V = 4, 5, 3, 2, 6
@@ -73,8 +73,8 @@ def walk(lm: TagLM, tags: Tensor, words: Tensor | None) -> Tensor:
         if words is not None:
             read = torch.cat([words[t - 2] if t > 1 else torch.zeros(D).double(), read])
         state = cell(read.unsqueeze(0), state)
-        foretold = lm.output(state[0][0]).softmax(-1)
-        total = total - torch.log(symbols[t] @ foretold + 1e-7)
+        predicted = lm.output(state[0][0]).softmax(-1)
+        total = total - torch.log(symbols[t] @ predicted + 1e-7)
     return total
 
 
@@ -176,10 +176,10 @@ def test_words_are_read_once_and_with_one_dropout_mask_for_all_answers() -> None
 
 def test_turning_twice_changes_nothing_and_keeps_padding_behind() -> None:
     _, y = batch(2)
-    back = turned(y, MASK)
+    back = reversed_sentences(y, MASK)
     assert torch.equal((back[0] != 0).any(-1), MASK)
     assert torch.equal(back[:, 0], y[:, 0].flip(-2)) and torch.equal(back[:, 2, :3], y[:, 2, :3].flip(-2))
-    assert torch.equal(turned(back, MASK), y)
+    assert torch.equal(reversed_sentences(back, MASK), y)
 
 
 def test_a_config_names_the_whole_energy() -> None:

@@ -32,7 +32,7 @@ from torch import Tensor
 from energies.potentials import ChainPotentials
 from inference.chain import autograd as fast
 from inference.chain import reference as reference
-from inference.chain.checks import check_room, checked, detached, gold_checked
+from inference.chain.checks import check_memory, checked, detached, gold_checked
 from inference.chain.crf import CRF as CRF
 from inference.chain.paths import Path, pick, problem_of
 
@@ -48,7 +48,7 @@ class Decoded(NamedTuple):
 
 def log_partition(p: ChainPotentials, *, path: Path = "auto") -> Float[Tensor, " B"]:
     """Log Z = log sum_y exp F(y)."""
-    chosen = _pick_with_room(p, path, "log_partition")
+    chosen = _pick_that_fits(p, path, "log_partition")
     if chosen == "reference":
         return checked(reference.log_partition(p), p)
     return fast.rows(problem_of(p), chosen)
@@ -64,7 +64,7 @@ def nll(p: ChainPotentials, tags: Int[Tensor, "B T"], *, path: Path = "auto") ->
             f"a likelihood is of one answer an example, (examples, positions), not {tuple(tags.shape)}."
         )
     p.check_shape(tags)
-    chosen = _pick_with_room(p, path, "nll")
+    chosen = _pick_that_fits(p, path, "nll")
     loss = reference.nll(p, tags) if chosen == "reference" else _loss_in_one(p, tags, chosen)
     return gold_checked(loss, p, tags)
 
@@ -75,7 +75,7 @@ def marginals(p: ChainPotentials, *, path: Path = "auto") -> Float[Tensor, "B T 
     They are right absolutely: in float32 one under 1e-8 / (T S) may come back as 0. For the logarithm of such
     a one see `criteria.MarginalCrossEntropy`, or take float64, where it is 1e-43.
     """
-    chosen = _pick_with_room(p, path, "marginals")
+    chosen = _pick_that_fits(p, path, "marginals")
     if chosen == "reference":
         checked(reference.log_partition(detached(p)), p)
         return reference.marginals(p)
@@ -84,7 +84,7 @@ def marginals(p: ChainPotentials, *, path: Path = "auto") -> Float[Tensor, "B T 
 
 def entropy(p: ChainPotentials, *, path: Path = "auto") -> Float[Tensor, " B"]:
     """Entropy of the distribution over answers, log Z - E[F]. Differentiable."""
-    chosen = _pick_with_room(p, path, "entropy")
+    chosen = _pick_that_fits(p, path, "entropy")
     if chosen == "reference":
         checked(reference.log_partition(detached(p)), p)
         return reference.entropy(p)
@@ -98,7 +98,7 @@ def pairwise_marginals(p: ChainPotentials, *, path: Path = "auto") -> Float[Tens
     """
     pick(p, path)
     examples, length, size = p.unary.shape
-    check_room(
+    check_memory(
         3 * examples * max(length - 1, 0) * size**2, p.unary, "pairwise_marginals", "fewer examples at a time"
     )
     log_z = reference.log_partition(detached(p))
@@ -108,7 +108,7 @@ def pairwise_marginals(p: ChainPotentials, *, path: Path = "auto") -> Float[Tens
 
 def viterbi(p: ChainPotentials, *, path: Path = "auto") -> Decoded:
     """The best answers and their scores. Among equals, one of them."""
-    chosen = _pick_with_room(p, path, "viterbi")
+    chosen = _pick_that_fits(p, path, "viterbi")
     tags, score = fast.best(p, chosen)
     return Decoded(tags, checked(score, p))
 
@@ -123,7 +123,7 @@ def loss_augmented(p: ChainPotentials, cost: Float[Tensor, "B T S"], *, path: Pa
 
 def max_marginals(p: ChainPotentials, *, path: Path = "auto") -> Float[Tensor, "B T S"]:
     """The best score of any answer with a given tag at a given position; 0 where masked."""
-    _pick_with_room(p, path, "max_marginals")
+    _pick_that_fits(p, path, "max_marginals")
     checked(reference.viterbi(detached(p))[1], p)
     return reference.max_marginals(p)
 
@@ -135,7 +135,7 @@ def k_best(
     _check_count(k)
     pick(p, path)
     examples, length, size = p.unary.shape
-    check_room(
+    check_memory(
         examples * size * k * (2 * length + 2 * size),
         p.unary,
         "k_best",
@@ -152,7 +152,7 @@ def sample(
 ) -> Int[Tensor, "N B T"]:
     """N exact, independent draws of answers; 0 at masked positions."""
     _check_count(n)
-    _pick_with_room(p, path, "sample")
+    _pick_that_fits(p, path, "sample")
     with torch.no_grad():
         checked(reference.log_partition(p), p)
         return reference.sample(p, n, generator)
@@ -167,7 +167,7 @@ def _loss_in_one(p: ChainPotentials, tags: Tensor, path: str) -> Tensor:
     return fast.rows(problem_of(p), path) - p.score(tags)
 
 
-def _pick_with_room(p: ChainPotentials, path: Path, what: str) -> str:
+def _pick_that_fits(p: ChainPotentials, path: Path, what: str) -> str:
     """The path to take; raises where scores, messages of both directions and a gradient would not fit.
 
     For a gradient, log space keeps all pairs of tags at each position.
@@ -178,7 +178,7 @@ def _pick_with_room(p: ChainPotentials, path: Path, what: str) -> str:
     pairs = chosen == "reference" and torch.is_grad_enabled() and _needs_gradient(p)
     numbers = 4 * p.unary.numel() * (p.unary.shape[2] if pairs else 1)
     if numbers > MANY:
-        check_room(numbers, p.unary, what, "fewer examples at a time")
+        check_memory(numbers, p.unary, what, "fewer examples at a time")
     return chosen
 
 

@@ -15,7 +15,7 @@ from torch.autograd.function import once_differentiable
 
 from energies.potentials import ChainPotentials, state_type
 from inference.chain.kernels.fallback import solve, viterbi
-from inference.chain.kernels.problem import Problem, Slopes, Solved
+from inference.chain.kernels.problem import Problem, ScoreGradient, Solved
 from inference.chain.reference import finite
 
 Scores = tuple[Tensor, Tensor, Tensor | None, Tensor | None]  # unary, pairwise, start, end
@@ -37,7 +37,7 @@ class Rows(torch.autograd.Function):
         pairs = ctx.needs_input_grad[2]
         if torch.is_grad_enabled():
             return None, *Gradient.apply(ctx.solved, pairs, weight, *ctx.saved_tensors)
-        return None, *given(
+        return None, *present(
             ctx.solved.gradient(weight, pairs=pairs), [x is not None for x in ctx.saved_tensors]
         )
 
@@ -52,8 +52,8 @@ class Gradient(torch.autograd.Function):
         ctx.solved = solved
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(weight, *scores)
-        ctx.given = [x is not None for x in scores]
-        return tuple(given(solved.gradient(weight, pairs=pairs), ctx.given))
+        ctx.there = [x is not None for x in scores]
+        return tuple(present(solved.gradient(weight, pairs=pairs), ctx.there))
 
     @staticmethod
     def backward(ctx: Context, *direction: Tensor | None) -> Gradients:
@@ -61,8 +61,8 @@ class Gradient(torch.autograd.Function):
         pairs = ctx.needs_input_grad[4]
         if torch.is_grad_enabled():
             return None, None, *Change.apply(ctx.solved, pairs, weight, *scores, *direction)
-        slope, change = ctx.solved.tangent(weight, Slopes(*direction), pairs=pairs)
-        return None, None, slope, *given(change, ctx.given)
+        d_rows, change = ctx.solved.tangent(weight, ScoreGradient(*direction), pairs=pairs)
+        return None, None, d_rows, *present(change, ctx.there)
 
 
 class Change(torch.autograd.Function):
@@ -71,8 +71,8 @@ class Change(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Context, solved: Solved, pairs: bool, weight: Tensor, *both: Tensor | None) -> Gradients:
         there = [x is not None for x in both[:4]]
-        slope, change = solved.tangent(weight, Slopes(*both[4:]), pairs=pairs)
-        return slope, *given(change, there)
+        d_rows, change = solved.tangent(weight, ScoreGradient(*both[4:]), pairs=pairs)
+        return d_rows, *present(change, there)
 
     @staticmethod
     def backward(ctx: Context, *_: Tensor | None) -> Gradients:
@@ -80,7 +80,7 @@ class Change(torch.autograd.Function):
 
 
 class Entropy(torch.autograd.Function):
-    """log Z less its slope along the scores themselves, which is E[F].
+    """log Z - E[F]; E[F] is the derivative of log Z along the scores themselves.
 
     Its gradient is minus the change of log Z's gradient in that direction.
     """
@@ -89,22 +89,22 @@ class Entropy(torch.autograd.Function):
     def forward(ctx: Context, solved: Solved, *scores: Tensor | None) -> Tensor:
         ctx.solved, ctx.direction = (
             solved,
-            Slopes(*(None if x is None else finite(x.detach()) for x in scores)),
+            ScoreGradient(*(None if x is None else finite(x.detach()) for x in scores)),
         )
-        ctx.given = [x is not None for x in scores]
-        slope, _ = solved.tangent(torch.ones_like(solved.rows), ctx.direction, pairs=False)
-        return solved.rows - slope
+        ctx.there = [x is not None for x in scores]
+        d_rows, _ = solved.tangent(torch.ones_like(solved.rows), ctx.direction, pairs=False)
+        return solved.rows - d_rows
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Context, weight: Tensor) -> Gradients:
         _, change = ctx.solved.tangent(-weight, ctx.direction, pairs=ctx.needs_input_grad[2])
-        return None, *given(change, ctx.given)
+        return None, *present(change, ctx.there)
 
 
-def given(slopes: Slopes, there: list[bool]) -> Slopes:
-    """The slopes of scores that there are."""
-    return Slopes(*(slope if known else None for slope, known in zip(slopes, there, strict=True)))
+def present(gradient: ScoreGradient, there: list[bool]) -> ScoreGradient:
+    """The entries of scores that are there; None for the others."""
+    return ScoreGradient(*(g if known else None for g, known in zip(gradient, there, strict=True)))
 
 
 def rows(problem: Problem, path: str) -> Tensor:
@@ -193,13 +193,13 @@ def chain_change(
     there = unary, pairwise, start, end
     direction = (None if x is None else d for d, x in zip(along, there, strict=True))
     solved = solve(Problem(*there, mask, tags), path)
-    slope, found = solved.tangent(weight, Slopes(*direction))
+    d_rows, found = solved.tangent(weight, ScoreGradient(*direction))
     like = (pairwise[0] if x is None else x for x in there)
     one, two, three, four = (
         torch.zeros_like(x) if g is None else g.to(x.dtype, copy=True)
         for g, x in zip(found, like, strict=True)
     )
-    return slope.clone(), one, two, three, four
+    return d_rows.clone(), one, two, three, four
 
 
 @torch.library.custom_op("structured_prediction::chain_best", mutates_args=())
@@ -247,13 +247,13 @@ def _remember(ctx: Context, inputs: tuple[Any, ...], output: Any) -> None:  # no
 def _operator_backward(ctx: Context, weight: Tensor) -> Gradients:
     saved = ctx.saved_tensors
     found = chain_gradient(weight, *saved, ctx.path)
-    return *given(Slopes(*found), [x is not None for x in saved[:4]]), None, None, None
+    return *present(ScoreGradient(*found), [x is not None for x in saved[:4]]), None, None, None
 
 
 def _gradients_backward(ctx: Context, *along: Tensor | None) -> Gradients:
     weight, *saved = ctx.saved_tensors
-    slope, *change = chain_change(list(along), weight, *saved, ctx.path)
-    return slope, *given(Slopes(*change), [x is not None for x in saved[:4]]), None, None, None
+    d_rows, *change = chain_change(list(along), weight, *saved, ctx.path)
+    return d_rows, *present(ScoreGradient(*change), [x is not None for x in saved[:4]]), None, None, None
 
 
 chain_rows.register_autograd(_operator_backward, setup_context=_remember)

@@ -11,7 +11,7 @@ from energies.potentials import ChainPotentials
 from inference.chain.free_memory import free_bytes
 from inference.chain.reference import Chain, forward_messages, log_partition
 
-BOTTOM = float("-inf")
+FORBIDDEN = float("-inf")
 
 
 def detached(p: ChainPotentials) -> ChainPotentials:
@@ -81,7 +81,7 @@ def explain(values: Tensor, p: ChainPotentials) -> str:
         if found:
             return f"a {name} score is {found}; scores must be finite, or -inf for what is forbidden."
     row = int((~values.isfinite()).nonzero()[0])
-    if values[row] == BOTTOM:
+    if values[row] == FORBIDDEN:
         length = int(p.real()[row].sum())
         return (
             f"no answer of example {row} ({length} real positions) is allowed: {_dead_end(row, p)}. Its "
@@ -113,7 +113,7 @@ def _dead_end(row: int, p: ChainPotentials) -> str:
     one = slice(row, row + 1)
     pairwise = p.pairwise[one] if p.pairwise.dim() == 4 else p.pairwise
     alone = replace(p, unary=p.unary[one].double(), pairwise=pairwise, mask=p.real()[one], end=None)
-    stuck = (forward_messages(Chain.of(alone))[0] == BOTTOM).all(-1).nonzero()
+    stuck = (forward_messages(Chain.of(alone))[0] == FORBIDDEN).all(-1).nonzero()
     if not len(stuck):
         return "none of the tags that can be reached at its last position may end it"
     position = alone.real()[0].nonzero()[int(stuck[0])]
@@ -123,7 +123,7 @@ def _dead_end(row: int, p: ChainPotentials) -> str:
 def _explain_gold(row: int, p: ChainPotentials, tags: Tensor) -> str:
     """The sentence for the loss of an example that is not finite, though its log Z is."""
     for score, name in _gold_scores(row, p, tags):
-        if score == BOTTOM:
+        if score == FORBIDDEN:
             return (
                 f"the gold tags of example {row} are forbidden: the {name} is -inf. Correct these tags, or "
                 "allow what they do."
@@ -150,7 +150,7 @@ def _gold_scores(row: int, p: ChainPotentials, tags: Tensor) -> Iterator[tuple[f
         yield float(p.end[y[-1]]), f"end score of tag {y[-1]} at position {positions[-1]}"
 
 
-def check_room(numbers: int, like: Tensor, what: str, advice: str) -> None:
+def check_memory(numbers: int, like: Tensor, what: str, advice: str) -> None:
     """Raise where so many numbers of the tensor's type would not fit the memory that is free.
 
     Raises:

@@ -72,7 +72,7 @@ class StructuredSVM(Criterion[ChainPotentials]):
         with torch.no_grad():
             worst = chain.loss_augmented(p, cost).tags
         price = cost.gather(-1, worst.unsqueeze(-1)).squeeze(-1).sum(-1)
-        return structured_hinge(p.lead(worst, gold), price)
+        return structured_hinge(p.score_difference(worst, gold), price)
 
     def predict(self, p: ChainPotentials) -> Tags:
         return _best(p)

@@ -12,7 +12,7 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
-from energies.potentials import NEVER, ChainPotentials
+from energies.potentials import FORBIDDEN, ChainPotentials
 
 Sum = Callable[[Tensor, int], Tensor]  # how to add up scores over a dimension: log-sum-exp, or max
 
@@ -66,10 +66,10 @@ def ends_of(real: Tensor) -> tuple[Tensor, Tensor]:
 def log_sum_exp(scores: Tensor, dim: int) -> Tensor:
     """Log sum exp whose derivatives are 0, not NaN, where every score is -inf."""
     top = scores.detach().amax(dim, keepdim=True)
-    top = top.masked_fill(top == NEVER, 0)
+    top = top.masked_fill(top == FORBIDDEN, 0)
     total = (scores - top).exp().sum(dim)
     never = total == 0
-    return torch.where(never, NEVER, total.masked_fill(never, 1).log() + top.squeeze(dim))
+    return torch.where(never, FORBIDDEN, total.masked_fill(never, 1).log() + top.squeeze(dim))
 
 
 def largest(scores: Tensor, dim: int) -> Tensor:
@@ -118,7 +118,7 @@ def _empty_rows(c: Chain) -> Tensor:
 def nll(p: ChainPotentials, tags: Tensor) -> Tensor:
     """Log Z - F(tags), (B,), as log Z of what answers score beyond these tags: it has no large numbers."""
     p = p.to(p.state)
-    c, gold = Chain.of(p), p.taken(tags)
+    c, gold = Chain.of(p), p.score_parts(tags)
     if not c.real.shape[1]:
         return _empty_rows(c)
     base = finite(gold.detach()).to(c.unary.dtype)
@@ -192,7 +192,7 @@ def k_best(p: ChainPotentials, k: int) -> tuple[Tensor, Tensor]:
     examples, length, size = c.unary.shape
     if not length:
         return c.real.long().expand(k, -1, -1), _empty_scores(c.unary, k)
-    best = c.unary.new_full((examples, size, k), NEVER)
+    best = c.unary.new_full((examples, size, k), FORBIDDEN)
     best[..., 0] = c.unary[:, 0]
     back = []
     for t in range(1, length):  # candidates of a tag: every tag before it, and every rank there
@@ -235,7 +235,7 @@ def sample(p: ChainPotentials, n: int, generator: torch.Generator | None = None)
 
 def _empty_scores(like: Tensor, k: int) -> Tensor:
     """Scores (K, B) of empty chains: their one answer scores 0, and there is no other."""
-    scores = like.new_full((k, len(like)), NEVER)
+    scores = like.new_full((k, len(like)), FORBIDDEN)
     scores[:1] = 0
     return scores
 
@@ -259,4 +259,4 @@ def entropy(p: ChainPotentials) -> Tensor:
 
 def finite(scores: Tensor) -> Tensor:
     """Scores with 0 for -inf, for sums in which what is forbidden has probability 0."""
-    return scores.masked_fill(scores == NEVER, 0)
+    return scores.masked_fill(scores == FORBIDDEN, 0)

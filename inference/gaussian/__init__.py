@@ -13,11 +13,11 @@ from energies.gaussian import GaussianPotentials
 def mode(p: GaussianPotentials) -> Float[Tensor, "B *N M"]:
     """s* = argmax_s F(s), the solution of (W + lambda I) s = U; 0 where masked.   [Scaling eq. 12]
 
-    The system of N M equations is written out and solved; gradients reach U and A. Its size in memory is
-    B (N M)^2 numbers.
+    The system of N M equations is built as a dense matrix of B (N M)^2 numbers and solved; gradients reach U
+    and A.
 
     Raises:
-        ValueError: where an example has no such point, since the system is not positive definite.
+        ValueError: the system of an example is not positive definite, so F has no maximum.
     """
     _check_definite(p)
     unary, a = p.flat()
@@ -33,7 +33,9 @@ def _check_definite(p: GaussianPotentials) -> None:
     for name, scores in zip(("unary score", "embedding"), p.flat(), strict=True):
         if not bool(scores.isfinite().all()):
             row = int((~scores.isfinite()).flatten(1).any(1).nonzero()[0])
-            raise ValueError(f"example {row} has a {name} that is not finite: look for what made it so.")
+            raise ValueError(
+                f"example {row} has a {name} that is not finite: look for its cause in the networks."
+            )
     top = p.largest_eigenvalue()
     if bool((top >= p.ridge).any()):
         row = int((top >= p.ridge).nonzero()[0])

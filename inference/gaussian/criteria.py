@@ -1,4 +1,4 @@
-"""What a Gaussian field is trained by, with the answer that goes with it.   [Scaling §3]
+"""Training criteria of a Gaussian field, each with its prediction.   [Scaling §3]
 
 Shapes: B examples; positions and answers as in `energies.gaussian`.
 """
@@ -18,7 +18,7 @@ class CrossEntropy(Criterion[GaussianPotentials]):
     """Mean over positions of -log softmax(s*)_gold, for the point s* of highest score.   [Scaling eqs. 5, 14]
 
     The marginals are softmax(s*), and their argmax is the answer. Where the largest eigenvalue of K is above
-    `share` of the ridge, the embeddings are scaled down to it: the system stays definite.
+    `share` of the ridge, the embeddings are scaled down so that the system stays positive definite.
     """
 
     share: float = 0.9
@@ -35,7 +35,7 @@ class CrossEntropy(Criterion[GaussianPotentials]):
         return -logs.flatten(1).sum(1) / p.num_positions()
 
     def predict(self, p: GaussianPotentials) -> Float[Tensor, "B ..."]:
-        """See Criterion: the marginals, with two labels those of label 1."""
+        """See Criterion: the marginals; with two labels only those of label 1."""
         marginals = gaussian.mode(p.definite(self.share)).softmax(-1)
         if p.mask is not None:
             marginals = marginals.masked_fill(~p.mask.unsqueeze(-1), 0)

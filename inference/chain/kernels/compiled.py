@@ -18,7 +18,7 @@ from torch import Tensor
 
 from energies.potentials import ChainPotentials, check_tags, state_type
 from inference.chain.kernels import decode_loops, loops, tangent_loops
-from inference.chain.kernels.problem import LIMITS, Problem, Slopes, outweighed
+from inference.chain.kernels.problem import LIMITS, Problem, ScoreGradient, largest_safe_size
 from inference.chain.kernels.vector_product import LANES
 
 Array = np.ndarray[Any, Any]
@@ -44,7 +44,7 @@ class Compiled:
         if not self.has_steps:
             pairwise = np.zeros_like(pairwise)  # whatever it holds
         self.tables = loops.tabulate(pairwise, padded(self.shape[2]), LIMITS[dtype].cut)
-        limits = np.array([*LIMITS[dtype], outweighed(-self.tables[2][1], LIMITS[dtype])])
+        limits = np.array([*LIMITS[dtype], largest_safe_size(-self.tables[2][1], LIMITS[dtype])])
         log_z, safe = np.empty(self.shape[0]), np.empty(self.shape[0], np.bool_)
         self.state = (log_z, safe, self._positions(), self._positions())
         self.spans = spans(self.chain[1], self.shape[2])
@@ -63,7 +63,7 @@ class Compiled:
         with np.errstate(over="ignore"):
             self.rows = torch.from_numpy(log_z.astype(self.kind))
 
-    def gradient(self, weight: Tensor, *, pairs: bool = True) -> Slopes:
+    def gradient(self, weight: Tensor, *, pairs: bool = True) -> ScoreGradient:
         """The gradient of sum_b weight_b rows_b."""
         weights, size = array(weight, self.kind), self.shape[2]
         belief, right, ends = self._belief(), self._positions(), self._ends()
@@ -78,34 +78,36 @@ class Compiled:
         if pairs:
             pairwise = product(self.state[2], right)[:size, :size] * self._table(self.tables[0])
             pairwise += gold.sum(0)
-        return self._slopes(belief, pairwise, ends)
+        return self._score_gradient(belief, pairwise, ends)
 
-    def tangent(self, weight: Tensor, direction: Slopes, *, pairs: bool = True) -> tuple[Tensor, Slopes]:
-        """The slopes of rows (B,) along the direction, and how the gradient changes along it."""
+    def tangent(
+        self, weight: Tensor, direction: ScoreGradient, *, pairs: bool = True
+    ) -> tuple[Tensor, ScoreGradient]:
+        """The directional derivatives of rows (B,), and how the gradient changes along the direction."""
         weights, size = array(weight, self.kind), self.shape[2]
         direction = direction if self.has_steps else direction._replace(pairwise=None)
         along = arrays(self._filled(direction), self.kind)
         d_tables = (NO_TABLE[self.kind],) * 2 if direction.pairwise is None else self._d_tables(along[1])
-        slopes = (np.empty(self.shape[0]), self._positions(), self._positions())
+        tangents = (np.empty(self.shape[0]), self._positions(), self._positions())
         belief, right, d_right, ends = self._belief(), self._positions(), self._positions(), self._ends()
 
         def work(k: int, span: Span) -> None:
             tangent_loops.push(
-                along[0], along[2], self.chain, self.tables, d_tables, self.state, slopes, span
+                along[0], along[2], self.chain, self.tables, d_tables, self.state, tangents, span
             )
             out = belief, right, d_right, ends[k]
-            tangent_loops.pull(weights, self.chain, self.tables, d_tables, self.state, slopes, out, span)
+            tangent_loops.pull(weights, self.chain, self.tables, d_tables, self.state, tangents, out, span)
 
         share(self.spans, work)
         if self.tags.size:
-            loops.score_tags(*along, self.chain, self.tags, slopes[0])
+            loops.score_tags(*along, self.chain, self.tags, tangents[0])
         pairwise = None
         if pairs:
-            counts = product(slopes[1], right) + product(self.state[2], d_right)
+            counts = product(tangents[1], right) + product(self.state[2], d_right)
             pairwise = counts[:size, :size] * self._table(self.tables[0])
             if direction.pairwise is not None:
                 pairwise += product(self.state[2], right)[:size, :size] * self._table(d_tables[0])
-        return torch.from_numpy(slopes[0].astype(self.kind)), self._slopes(belief, pairwise, ends)
+        return torch.from_numpy(tangents[0].astype(self.kind)), self._score_gradient(belief, pairwise, ends)
 
     def _positions(self) -> Array:
         """Room for a padded row a real position, (N, P).
@@ -131,7 +133,7 @@ class Compiled:
         size = self.shape[2]
         return flat.reshape(padded(size), -1)[:size, :size]
 
-    def _filled(self, direction: Slopes) -> Problem:
+    def _filled(self, direction: ScoreGradient) -> Problem:
         """The direction with zeros for what it leaves out, as if it were scores."""
         unary, pairwise, start, end = direction
         size = self.shape[2]
@@ -147,10 +149,10 @@ class Compiled:
         square[:size, :size] = direction
         return self.tables[0] * square.reshape(-1), self.tables[1] * square.T.reshape(-1)
 
-    def _slopes(self, belief: Array, pairwise: Array | None, ends: Array) -> Slopes:
+    def _score_gradient(self, belief: Array, pairwise: Array | None, ends: Array) -> ScoreGradient:
         both = torch.from_numpy(ends.sum(0))
         table = None if pairwise is None else torch.from_numpy(pairwise)
-        return Slopes(torch.from_numpy(belief.reshape(self.shape)), table, both[0], both[1])
+        return ScoreGradient(torch.from_numpy(belief.reshape(self.shape)), table, both[0], both[1])
 
 
 def viterbi(p: ChainPotentials) -> tuple[Tensor, Tensor]:

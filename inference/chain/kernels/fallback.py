@@ -14,7 +14,7 @@ from energies.potentials import ChainPotentials, state_type
 from inference.chain import reference as reference
 from inference.chain.checks import explain
 from inference.chain.kernels.log_space import LogSpace
-from inference.chain.kernels.problem import Problem, Slopes, Solved
+from inference.chain.kernels.problem import Problem, ScoreGradient, Solved
 from inference.chain.paths import fastest
 
 SOLVERS = {
@@ -78,31 +78,33 @@ class Mixed:
             self.rows[index] = part.rows.to(self.dtype)
         self.safe, self.is_safe = torch.ones_like(solved.safe), True
 
-    def gradient(self, weight: Tensor, *, pairs: bool = True) -> Slopes:
+    def gradient(self, weight: Tensor, *, pairs: bool = True) -> ScoreGradient:
         """The gradient of sum_b weight_b rows_b."""
         return self._join([part.gradient(weight[index], pairs=pairs) for index, part in self.parts])
 
-    def tangent(self, weight: Tensor, direction: Slopes, *, pairs: bool = True) -> tuple[Tensor, Slopes]:
-        """The slopes of rows (B,) along the direction, and how the gradient changes along it."""
-        slope, changes = self.rows.new_zeros(self.shape[0]), []
+    def tangent(
+        self, weight: Tensor, direction: ScoreGradient, *, pairs: bool = True
+    ) -> tuple[Tensor, ScoreGradient]:
+        """The directional derivatives of rows (B,), and how the gradient changes along the direction."""
+        d_rows, changes = self.rows.new_zeros(self.shape[0]), []
         for index, part in self.parts:
             unary = None if direction.unary is None else direction.unary[index]
             rows, change = part.tangent(weight[index], direction._replace(unary=unary), pairs=pairs)
-            slope[index] = rows.to(self.dtype)
+            d_rows[index] = rows.to(self.dtype)
             changes.append(change)
-        return slope, self._join(changes)
+        return d_rows, self._join(changes)
 
-    def _join(self, found: list[Slopes]) -> Slopes:
-        """Unary slopes side by side, the others added up."""
+    def _join(self, found: list[ScoreGradient]) -> ScoreGradient:
+        """Unary entries side by side, the others added up."""
         unary = self.rows.new_zeros(self.shape)
-        for (index, _), slopes in zip(self.parts, found, strict=True):
-            assert slopes.unary is not None
-            unary[index] = slopes.unary.to(self.dtype)
+        for (index, _), gradient in zip(self.parts, found, strict=True):
+            assert gradient.unary is not None
+            unary[index] = gradient.unary.to(self.dtype)
         shared = [
             _add([x.to(self.dtype) for x in some if x is not None])
             for some in zip(*(s[1:] for s in found), strict=True)
         ]
-        return Slopes(unary, *shared)
+        return ScoreGradient(unary, *shared)
 
 
 def wider(problem: Problem, path: str) -> Solved:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from energies.potentials import check_tags, state_type
-from inference.chain.kernels.problem import LARGE, LIMITS, Problem, Slopes, fits, outweighed
+from inference.chain.kernels.problem import LARGE, LIMITS, Problem, ScoreGradient, fits, largest_safe_size
 
 
 class Layout(NamedTuple):
@@ -85,7 +85,7 @@ class Fused:
         # in the difference to gold tags what is best at each position falls out
         rows = log_z if self.tags is None else weight - self._score(self.tags, gaps, table_gaps)
         self.rows, self.safe = rows.to(self.dtype), log_z.to(self.dtype).isfinite()
-        if not is_whole and self.shape[1] * self.shape[2] > outweighed(float(table_wide), limits):
+        if not is_whole and self.shape[1] * self.shape[2] > largest_safe_size(float(table_wide), limits):
             both = self.alpha, self.messages.index_select(0, self.layout.back)
             self.safe = self.safe & fits(gaps, table_gaps, both, weight, self.layout.owner, steps)
         self.is_safe = bool(self.safe.all())
@@ -110,7 +110,7 @@ class Fused:
             previous = message.div_(total)
         return totals.index_select(0, layout.forth).view(-1)
 
-    def gradient(self, weight: Tensor, *, pairs: bool = True) -> Slopes:
+    def gradient(self, weight: Tensor, *, pairs: bool = True) -> ScoreGradient:
         """The gradient of sum_b weight_b rows_b."""
         rows_weight = weight.detach().to(self.dtype)[self.layout.owner].unsqueeze(1)
         belief = self.marginals * rows_weight
@@ -122,12 +122,14 @@ class Fused:
             if pairwise is not None:
                 linked = -rows_weight[1:, 0].index_fill(0, self.layout.first[1:] - 1, 0)
                 pairwise.view(-1).index_add_(0, self.tags[:-1] * self.shape[2] + self.tags[1:], linked)
-        return self._slopes(belief, pairwise)
+        return self._score_gradient(belief, pairwise)
 
-    def tangent(self, weight: Tensor, direction: Slopes, *, pairs: bool = True) -> tuple[Tensor, Slopes]:
-        """The slopes of rows (B,) along the direction, and how the gradient changes along it.
+    def tangent(
+        self, weight: Tensor, direction: ScoreGradient, *, pairs: bool = True
+    ) -> tuple[Tensor, ScoreGradient]:
+        """The directional derivatives of rows (B,), and how the gradient changes along the direction.
 
-        `rho` is the slope of a message's logarithm: what the direction adds to answers so far, on average.
+        `rho` is the derivative of the logarithm of a message.
         """
         owner = self.layout.owner
         given = direction.unary if direction.unary is not None else self.messages.new_zeros(self.shape)
@@ -136,12 +138,12 @@ class Fused:
         d_table = self.table * direction.pairwise.to(self.dtype) if direction.pairwise is not None else None
         forth, back = self._push(own, d_table)
         at_end = self.layout.last
-        slope = own.new_zeros(self.shape[0])
-        slope[owner[at_end]] = (self.alpha[at_end] * forth[at_end]).sum(1)
-        forth = forth - slope[owner].unsqueeze(1)
+        d_rows = own.new_zeros(self.shape[0])
+        d_rows[owner[at_end]] = (self.alpha[at_end] * forth[at_end]).sum(1)
+        forth = forth - d_rows[owner].unsqueeze(1)
         if self.tags is not None:
             table = None if direction.pairwise is None else direction.pairwise.to(self.dtype)
-            slope = slope - self._score(self.tags, own, table)
+            d_rows = d_rows - self._score(self.tags, own, table)
         rows_weight = weight.detach().to(self.dtype)[owner].unsqueeze(1)
         belief, change = self.marginals, forth + back - own
         belief = belief * (change - (belief * change).sum(1, keepdim=True)) * rows_weight
@@ -150,7 +152,7 @@ class Fused:
             before, sent = self.alpha[:-1].T, (self.right * rows_weight)[1:]
             pairwise = (self.alpha * forth)[:-1].T @ sent + before @ (sent * back[1:])
             pairwise = pairwise * self.table + (0 if d_table is None else (before @ sent) * d_table)
-        return slope, self._slopes(belief, pairwise)
+        return d_rows, self._score_gradient(belief, pairwise)
 
     def _push(self, own: Tensor, d_table: Tensor | None) -> tuple[Tensor, Tensor]:
         """Rho of both directions at every position, two (N, S), each with the position's own share."""
@@ -250,11 +252,11 @@ class Fused:
                 sums += torch.where(torch.cat(here).unsqueeze(1), given.detach().double(), 0.0)
         return sums
 
-    def _slopes(self, belief: Tensor, pairwise: Tensor | None) -> Slopes:
+    def _score_gradient(self, belief: Tensor, pairwise: Tensor | None) -> ScoreGradient:
         """Numbers at real positions (N, S), put where they belong, with their sums at the ends."""
         layout, count = self.layout, self.shape[0] * self.shape[1]
         first, last = belief[layout.first].sum(0), belief[layout.last].sum(0)
         if len(belief) < count:
             belief = belief.new_zeros(count, self.shape[2]).index_copy_(0, layout.tokens, belief)
         whole = belief.resize_(self.shape)  # a view could not be changed in place where autograd hands it out
-        return Slopes(whole, pairwise, first, last)
+        return ScoreGradient(whole, pairwise, first, last)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from energies.potentials import ChainPotentials
 from inference.chain import reference as reference
-from inference.chain.kernels.problem import Problem, Slopes
+from inference.chain.kernels.problem import Problem, ScoreGradient
 
 # Down to here 1 / sum^2, which second derivatives have, is a number, and what fell out does not count.
 LEAST = 1e-140
@@ -30,7 +30,7 @@ class LogSpace:
         self.safe, self.is_safe = torch.ones_like(self.rows, dtype=torch.bool), True
 
     @torch.no_grad()
-    def gradient(self, weight: Tensor, *, pairs: bool = True) -> Slopes:
+    def gradient(self, weight: Tensor, *, pairs: bool = True) -> ScoreGradient:
         """The gradient of sum_b weight_b rows_b. No autograd: inside an operator there is none."""
         c, p, tags = self.chain, self.potentials, self.problem.tags
         weights, b = weight.detach().double(), backward_messages(self.chain)
@@ -45,7 +45,7 @@ class LogSpace:
                 counts.index_put_((tags[:, :-1], tags[:, 1:]), -step, accumulate=True)
         belief = belief * weights.view(-1, 1, 1)
         first, last = (c.restore(where.double()).unsqueeze(-1) for where in reference.ends_of(c.real))
-        return Slopes(belief, counts, (belief * first).sum((0, 1)), (belief * last).sum((0, 1)))
+        return ScoreGradient(belief, counts, (belief * first).sum((0, 1)), (belief * last).sum((0, 1)))
 
     def _counts(self, b: Tensor, weights: Tensor) -> Tensor:
         """Expected pairs of neighbours (S, S), one step after another."""
@@ -57,8 +57,10 @@ class LogSpace:
             counts += torch.where(c.real[:, t, None, None], belief * weights.view(-1, 1, 1), 0).sum(0)
         return counts
 
-    def tangent(self, weight: Tensor, direction: Slopes, *, pairs: bool = True) -> tuple[Tensor, Slopes]:
-        """The slopes of rows (B,) along the direction, and how the gradient changes along it, by autograd."""
+    def tangent(
+        self, weight: Tensor, direction: ScoreGradient, *, pairs: bool = True
+    ) -> tuple[Tensor, ScoreGradient]:
+        """See `Solved`; by autograd."""
         leaves, rows = self._graph
         known = [x for x in leaves if x is not None]
         with torch.enable_grad():
@@ -67,15 +69,15 @@ class LogSpace:
                 (rows * weights).sum(), known, create_graph=True, allow_unused=True, materialize_grads=True
             )
             along = rows.new_zeros(())
-            for slope, x in zip(
+            for g, x in zip(
                 gradient, (d for d, x in zip(direction, leaves, strict=True) if x is not None), strict=True
             ):
-                along = along if x is None else along + (slope * x.detach()).sum()
+                along = along if x is None else along + (g * x.detach()).sum()
             found = torch.autograd.grad(
                 along, [weights, *known], retain_graph=True, allow_unused=True, materialize_grads=True
             )
         change = iter(found[1:])
-        return found[0], Slopes(*(None if x is None else next(change) for x in leaves))
+        return found[0], ScoreGradient(*(None if x is None else next(change) for x in leaves))
 
     @cached_property
     def _graph(self) -> tuple[list[Tensor | None], Tensor]:

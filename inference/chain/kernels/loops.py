@@ -137,7 +137,7 @@ def forward(
 ) -> None:
     """The forward sweep: log Z (B,), safe (B,), and probabilities of tags up to a factor a position.
 
-    `limits` are `inference.chain.kernels.problem.Limits` and what `outweighed` says of the table.
+    `limits` are `inference.chain.kernels.problem.Limits` and what `largest_safe_size` says of the table.
 
     alpha (N, P) are given all scores so far, ahead (N, P) those before the position. The factor is the sum of
     alpha: it divides one position later, so that no product waits for a sum.

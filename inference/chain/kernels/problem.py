@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol, Self
 import torch
 from torch import Tensor
 
-from energies.potentials import NEVER, ChainPotentials
+from energies.potentials import FORBIDDEN, ChainPotentials
 
 
 class Limits(NamedTuple):
@@ -46,7 +46,7 @@ MARGIN = 16.0
 LARGE = 64.0  # where the greatest sum is beyond this, scores of the ends are added in float64
 
 
-def outweighed(table_gap: float, limits: Limits) -> float:
+def largest_safe_size(table_gap: float, limits: Limits) -> float:
     """The most tags, n S, for which the third argument holds with a table whose widest gap is `table_gap`."""
     if not table_gap + limits.cut < limits.room:
         return 0.0
@@ -74,7 +74,7 @@ class Problem(NamedTuple):
         return self._replace(unary=unary, pairwise=pairwise, start=start, end=end)
 
 
-class Slopes(NamedTuple):
+class ScoreGradient(NamedTuple):
     """One number for each score of a problem: a gradient, or a direction. None if absent, or zero."""
 
     unary: Tensor | None
@@ -90,12 +90,14 @@ class Solved(Protocol):
     safe: Tensor  # (B,) bool: whether the row, and all that follows from it, can be trusted
     is_safe: bool  # whether all can
 
-    def gradient(self, weight: Tensor, *, pairs: bool = True) -> Slopes:
+    def gradient(self, weight: Tensor, *, pairs: bool = True) -> ScoreGradient:
         """The gradient of sum_b weight_b rows_b; without `pairs` that of the pairwise scores is left out."""
         ...
 
-    def tangent(self, weight: Tensor, direction: Slopes, *, pairs: bool = True) -> tuple[Tensor, Slopes]:
-        """The slopes of rows (B,) along the direction, and how the gradient changes along it.
+    def tangent(
+        self, weight: Tensor, direction: ScoreGradient, *, pairs: bool = True
+    ) -> tuple[Tensor, ScoreGradient]:
+        """The directional derivatives of rows (B,), and how the gradient changes along the direction.
 
         The Hessian of log Z is symmetric: the second is also what a gradient's backward pass needs.
         """
@@ -131,8 +133,8 @@ def fits(
 
     deepest = least(gaps.amin(1)).minimum(table_gaps.amin())
     kept = least(gaps.masked_fill(low, 0).amin(1)) + table_gaps.masked_fill(table_low, 0).amin()
-    dropped = least(gaps.masked_fill(~low, NEVER).amax(1), "amax")
-    dropped = dropped.maximum(table_gaps.masked_fill(~table_low, NEVER).amax())
+    dropped = least(gaps.masked_fill(~low, FORBIDDEN).amax(1), "amax")
+    dropped = dropped.maximum(table_gaps.masked_fill(~table_low, FORBIDDEN).amax())
     smallest = torch.minimum(*(message.masked_fill(message == 0, 1) for message in messages))
     heavy = weight > dropped + steps * math.log(gaps.shape[1]) + MARGIN
     narrow = -kept - least(smallest.amin(1)).log() < room

@@ -20,10 +20,10 @@ def push(
     tables: tuple[Array, Array, Array],
     d_tables: tuple[Array, Array],
     state: tuple[Array, Array, Array, Array],
-    slopes: tuple[Array, Array, Array],
+    tangents: tuple[Array, Array, Array],
     span: tuple[int, int],
 ) -> None:
-    """How `forward` changes along a direction: slopes of log Z (B,), of alpha and of ahead (N, P).
+    """How `forward` changes along a direction: derivatives of log Z (B,), of alpha and of ahead (N, P).
 
     What scales alpha is held fixed: a tag that no answer leads to along which something changes stays at 0
     exactly, however steep the direction is elsewhere.
@@ -31,7 +31,7 @@ def push(
     `d_tables` are the table and its transpose times the direction of the pairwise scores, or empty for 0.
     """
     (tokens, offsets), table, (_, _, alpha, ahead) = chain, tables[0], state
-    slope, d_alpha, d_ahead = slopes
+    d_log_z, d_alpha, d_ahead = tangents
     size, width = direction.shape[1], alpha.shape[1]
     rows = (size + 3) // 4 * 4
     x, extra = np.zeros(width, alpha.dtype), np.zeros(width, alpha.dtype)
@@ -52,13 +52,13 @@ def push(
                         dq[j] += extra[j]
             for j in range(width):
                 dp[j] = p[j] * ((dq[j] / q[j] if q[j] > 0 else zero) + x[j])
-        slope[b] = 0
+        d_log_z[b] = 0
         if hi > lo:
             total, whole = zero, zero
             for j in range(width):
                 total += d_alpha[hi - 1, j]
                 whole += alpha[hi - 1, j]
-            slope[b] = total / whole
+            d_log_z[b] = total / whole
 
 
 @loop
@@ -69,13 +69,13 @@ def pull(
     tables: tuple[Array, Array, Array],
     d_tables: tuple[Array, Array],
     state: tuple[Array, Array, Array, Array],
-    slopes: tuple[Array, Array, Array],
+    tangents: tuple[Array, Array, Array],
     out: tuple[Array, Array, Array, Array],
     span: tuple[int, int],
 ) -> None:
-    """How `backward` changes along the direction of `push`: weighted slopes of the results."""
+    """How `backward` changes along the direction of `push`: weighted derivatives of the results."""
     (tokens, offsets), transposed, (_, _, alpha, ahead) = chain, tables[1], state
-    slope, d_alpha, d_ahead = slopes
+    d_log_z, d_alpha, d_ahead = tangents
     belief, right, d_right, ends = out
     size, width = belief.shape[1], alpha.shape[1]
     rows = (size + 3) // 4 * 4
@@ -84,7 +84,7 @@ def pull(
     zero, one = alpha.dtype.type(0), alpha.dtype.type(1)
     for b in range(span[0], span[1]):
         lo, hi = offsets[b], offsets[b + 1]
-        g, mean = rows_weight[b], alpha.dtype.type(slope[b])
+        g, mean = rows_weight[b], alpha.dtype.type(d_log_z[b])
         for n in range(hi - 1, lo - 1, -1):
             p, dp = alpha[n], d_alpha[n]
             if n == hi - 1:

@@ -11,7 +11,7 @@ from torch import Tensor
 from energies.potentials import ChainPotentials
 from inference.chain.kernels import triton_chain
 from inference.chain.kernels.fused import Fused
-from inference.chain.kernels.problem import LIMITS, Problem, Slopes, fits
+from inference.chain.kernels.problem import LIMITS, Problem, ScoreGradient, fits
 
 
 class TritonSolved:
@@ -38,7 +38,7 @@ class TritonSolved:
             rows = rows - problem.potentials().tag_score(problem.tags).detach()
         self.rows = rows.to(gaps.dtype)
 
-    def gradient(self, weight: Tensor, *, pairs: bool = True) -> Slopes:
+    def gradient(self, weight: Tensor, *, pairs: bool = True) -> ScoreGradient:
         """The gradient of sum_b weight_b rows_b."""
         weights = weight.detach().to(self.rows.dtype).view(-1, 1, 1)
         belief = self.sweep.marginals * weights
@@ -55,10 +55,12 @@ class TritonSolved:
                 pairwise.index_put_((self.gold[:, :-1], self.gold[:, 1:]), step, accumulate=True)
         if self.order is not None:
             belief = torch.zeros_like(belief).scatter(1, self.order.unsqueeze(-1).expand_as(belief), belief)
-        return Slopes(belief, pairwise, start, end)
+        return ScoreGradient(belief, pairwise, start, end)
 
-    def tangent(self, weight: Tensor, direction: Slopes, *, pairs: bool = True) -> tuple[Tensor, Slopes]:
-        """The slopes of rows (B,) along the direction, and how the gradient changes along it."""
+    def tangent(
+        self, weight: Tensor, direction: ScoreGradient, *, pairs: bool = True
+    ) -> tuple[Tensor, ScoreGradient]:
+        """The directional derivatives of rows (B,), and how the gradient changes along the direction."""
         return Fused(self.problem).tangent(weight, direction, pairs=pairs)
 
     def _whole(self, sequences: tuple[Tensor, ...], gaps: Tensor) -> Tensor:
