@@ -1,4 +1,4 @@
-"""Searches by an objective's reading: its chain rule written out against autograd, to the last bit."""
+"""Searches of an objective's inference energy: the chain rule in closed form equals autograd bit by bit."""
 
 from dataclasses import replace
 
@@ -33,11 +33,11 @@ def autograd_target(guess: type[Minimum] | type[Adversarial], case: GuessContext
     if guess is Minimum:
         return lambda energy, _: case.objective.inference_energy(energy)
 
-    def rightness(energy: Tensor, answer: Tensor) -> Tensor:
+    def minus_loss(energy: Tensor, answer: Tensor) -> Tensor:
         quality = case.space.quality(answer, case.y).detach()
         return -F.binary_cross_entropy_with_logits(-energy, quality, reduction="none")
 
-    return rightness
+    return minus_loss
 
 
 def test_every_objective_stands_here() -> None:
@@ -45,7 +45,7 @@ def test_every_objective_stands_here() -> None:
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES, ids=lambda o: type(o).__name__)
-def test_the_slope_of_a_reading_is_its_derivative(objective: Objective) -> None:
+def test_the_gradient_of_the_inference_energy_is_its_derivative(objective: Objective) -> None:
     case = replace(bibtex_shapes(), objective=objective)
     y = torch.rand(3, 32, 159)
     got = objective.inference_value_and_gradient(case.energy.value_and_gradient(case.x))(y)
@@ -62,11 +62,11 @@ def test_a_search_ends_where_autograd_leads_it(
     torch.manual_seed(1)
     got = guess(search)(case).y[0]
     torch.manual_seed(1)
-    slope = composed(case.energy.value_and_gradient(case.x), autograd_target(guess, case))
-    assert torch.equal(got, search(slope, case.space, case.x).y)
+    value_and_gradient = composed(case.energy.value_and_gradient(case.x), autograd_target(guess, case))
+    assert torch.equal(got, search(value_and_gradient, case.space, case.y).y)
 
 
-def test_a_search_by_a_reading_builds_no_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_of_the_inference_energy_builds_no_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("autograd was asked")
 
