@@ -1,1 +1,1 @@
-"""Feature networks: tensors in, tensors out; they know nothing of energies, data or schemes."""
+"""Feature networks: from inputs to tensors, independent of energies, data and schemes."""

@@ -1,4 +1,4 @@
-"""Sentences read in both directions.
+"""Bidirectional LSTMs over sentences.
 
 Shapes: B sentences, T tokens, C columns of ids, D features of a token, S tags, H states per direction.
 """
@@ -13,21 +13,21 @@ from networks.sizes import at_least
 
 
 class BiLSTM(Features):
-    """For each token the state of an LSTM that came from the left beside one that came from the right.
+    """For each token the forward and the backward LSTM state, concatenated.
 
-    Each direction is an LSTM of its own over the padded batch, the second on sentences reversed within their
-    own length. So both meet padding only behind the last real token, where it can change nothing, and the
-    result is that of packed sequences. On the CPU it takes half to three quarters of their time in batches of
-    10 to 32 sentences, and about the same in batches of 256.
+    Each direction is a separate LSTM over the padded batch; the second reads each sentence reversed within
+    its length. So padding comes after the last real token in both, and the result equals that of packed
+    sequences. On the CPU small batches of sentences take half to three quarters of the time of packed ones,
+    large batches about the same.
 
-    Dropout falls on what each layer reads and on what the last one gives.   [InfNet+ code: keep 0.7 on cells]
-    Weights start as torch has them: uniform in +-1/sqrt(H).
+    Dropout is applied to the input of each layer and to the last output.   [InfNet+ code: keep 0.7 on cells]
+    Weights have torch's initialisation: uniform in +-1/sqrt(H).
 
-    On the CPU a second derivative is exact, and cheaper in `torch.backends.mkldnn.flags(enabled=False)`. The
-    LSTM of cuDNN has none: there take the forward pass in `torch.backends.cudnn.flags(enabled=False)`.
+    On the CPU second derivatives are exact, and faster in `torch.backends.mkldnn.flags(enabled=False)`. The
+    LSTM of cuDNN has none: run the forward pass in `torch.backends.cudnn.flags(enabled=False)`.
 
     Shapes:
-        x: ids (B, T, C), padding behind all that is real.
+        x: ids (B, T, C), padding at the end.
         returns: (B, T, 2H), 0 where padded.
     """
 
@@ -53,7 +53,7 @@ class BiLSTM(Features):
 
 
 class Tagger(nn.Module):
-    """One linear layer over what a network knows of each token.        [Scaling §6.1; InfNet+ §6]
+    """One linear layer over the features of each token.        [Scaling §6.1; InfNet+ §6]
 
     An inference network has a bias; an energy's local scores U . b(x, t) have none.       [InfNet+ eq. 7]
 
@@ -72,7 +72,7 @@ class Tagger(nn.Module):
 
 
 def mirrored(real: Bool[Tensor, "T B"]) -> Int[Tensor, " T_times_B"]:
-    """Where each position of the flattened batch finds its mirror image; padding stays where it is."""
+    """Indices that reverse each sentence of the flattened batch; padding stays where it is."""
     steps, sentences = (torch.arange(size, device=real.device) for size in real.shape)
     lengths, steps = real.sum(0), steps.unsqueeze(1)
     mirror = torch.where(steps < lengths, lengths - 1 - steps, steps)
@@ -80,5 +80,5 @@ def mirrored(real: Bool[Tensor, "T B"]) -> Int[Tensor, " T_times_B"]:
 
 
 def rearranged(states: Float[Tensor, "T B D"], order: Int[Tensor, " T_times_B"]) -> Float[Tensor, "T B D"]:
-    """The states of a batch in another order; a mirrored batch mirrored again is the batch."""
+    """The states of a batch in another order; `mirrored` twice restores the batch."""
     return states.flatten(0, 1).index_select(0, order).view_as(states)

@@ -1,4 +1,4 @@
-"""Words read letter by letter.
+"""A BiLSTM over the characters of a word.
 
 Shapes: W words, C characters of the longest word, H hidden units per direction.
 """
@@ -12,15 +12,15 @@ from networks.sizes import at_least
 
 
 class CharBiLSTM(Features):
-    """The last state forwards beside the first state backwards of a BiLSTM over a word's characters.
+    """The last states of both directions of a BiLSTM over the characters of a word.
 
     Two layers of 50 states over embeddings of 10.                                [Scaling §6]
 
-    Characters are numbers from 1, 0 is padding; a word has at least one. The LSTM is given the words from the
-    longest to the shortest and each of its steps runs on those that still go on, so padding costs nothing.
+    Character ids start at 1, 0 is padding; a word has at least one. Words are packed in order of length, so
+    padding costs nothing.
 
     Shapes:
-        characters: (W, C), 0 behind the end of a word.   returns: (W, 2H).
+        characters: (W, C), 0 after the end of a word.   returns: (W, 2H).
     """
 
     def __init__(self, num_characters: int, *, size: int = 10, width: int = 50, num_layers: int = 2) -> None:

@@ -1,4 +1,4 @@
-"""Words as the strongest trace that each of some letter patterns leaves in them.
+"""A CNN over the characters of a word, with max-pooling.
 
 Shapes: W words, C characters of the longest word, F filters.
 """
@@ -14,15 +14,15 @@ from networks.sizes import at_least
 class CharCNN(Features):
     """Embed the characters, convolve, tanh, and keep each filter's maximum over the word.   [InfNet+ §6]
 
-    Embeddings start uniform in +-sqrt(3/size), dropout falls on them, and windows reach over both ends of the
-    word by all but one character.   [code of the authors' tagger with letters]
-    The convolution starts as torch has it.
+    Embeddings are initialised uniformly in +-sqrt(3/size), with dropout on them. The word is padded by
+    `width` - 1 characters at both ends.   [code of the authors' tagger with characters] The convolution has
+    torch's initialisation.
 
-    Characters are numbers from 1, 0 is padding. Windows that lie wholly behind a word's end never win, so
-    its features do not depend on the words beside it.
+    Character ids start at 1, 0 is padding. Windows that lie wholly after the end of a word do not count, so
+    its features do not depend on the other words of the batch.
 
     Shapes:
-        characters: (W, C), 0 behind the end of a word.   returns: (W, F).
+        characters: (W, C), 0 after the end of a word.   returns: (W, F).
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The network that scores the tags of each token without a look at its neighbours.
+"""A network that scores the tags of each token independently of its neighbours.
 
 Shapes: B sentences, T tokens, C columns of ids, S tags.
 """
@@ -12,7 +12,7 @@ from networks.sizes import at_least
 
 
 class LinearTagger(nn.Module):
-    """Two linear layers with ReLU between: each token for itself.                [Scaling §6, Table 2]
+    """Two linear layers with ReLU between, for each token alone.                [Scaling §6, Table 2]
 
     Shapes:
         x: ids (B, T, C).   returns: (B, T, S), 0 where padded.

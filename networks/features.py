@@ -1,9 +1,9 @@
-"""What networks that feed other networks have in common."""
+"""The base class of networks whose output is the input of other networks."""
 
 from torch import nn
 
 
 class Features(nn.Module):
-    """A network whose output has `size` numbers in its last dimension, known before it has run."""
+    """A network with an output of `size` features in the last dimension."""
 
     size: int

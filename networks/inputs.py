@@ -1,8 +1,8 @@
-"""What networks read, where it is more than one tensor: sparse rows, positions, pieces of words.
+"""Inputs of networks that are more than one tensor: sparse rows, sequences, word pieces.
 
-Dense rows and pictures are plain tensors. Every other kind is a small class of tensors with names.
+Dense rows and pictures are plain tensors. Every other kind is a small dataclass of tensors.
 
-Shapes: N examples, D features, H outputs, M stored values, T positions, P pieces of words.
+Shapes: N examples, D features, H outputs, M stored values, T positions, P word pieces.
 """
 
 from abc import ABC, abstractmethod
@@ -17,23 +17,23 @@ from torch import Tensor
 
 
 class NamedInputs(ABC):
-    """Inputs of N examples as tensors with names.
+    """Inputs of N examples as named tensors.
 
-    They are dataclasses that compare by identity. Nobody changes them; yet they are not frozen, so that
-    Lightning can convert them to another precision.
+    Subclasses are dataclasses that compare by identity. Their fields are not changed after construction; they
+    are not frozen only because Lightning converts them to another precision in place.
     """
 
     @abstractmethod
     def __len__(self) -> int:
-        """N."""
+        """The number of examples, N."""
 
     @abstractmethod
     def rows(self, index: Tensor) -> Self:
-        """Some of the examples, by their indices on the CPU, padded to the longest of these."""
+        """The examples at these indices (a CPU tensor), padded to the longest of them."""
 
     @property
     def device(self) -> torch.device:
-        """Where the tensors are."""
+        """The device of the tensors."""
         return next(iter(self._tensors().values())).device
 
     def to(self, device: torch.device, *, non_blocking: bool = False) -> Self:
@@ -51,16 +51,16 @@ class NamedInputs(ABC):
 Inputs: TypeAlias = Tensor | NamedInputs
 
 
-def rows_of(inputs: Inputs, index: Tensor) -> Any:  # noqa: ANN401  (what went in)
-    """Some of the examples, by their indices on the CPU."""
+def rows_of(inputs: Inputs, index: Tensor) -> Any:  # noqa: ANN401  (the type of `inputs`)
+    """The examples at these indices (a CPU tensor)."""
     return inputs[index.to(inputs.device)] if isinstance(inputs, Tensor) else inputs.rows(index)
 
 
 @dataclass(eq=False)
 class Sequences(NamedInputs):
-    """Positions, each a tensor of its own: ids of a token, the picture of a letter.
+    """Sequences of T positions, each with a value of any shape: ids of a token, the picture of a letter.
 
-    `mask` says which positions are real; it is also the mask of answers with a part for each position.
+    `mask` says which positions are real; it is also the mask of answers that have these positions.
     """
 
     values: Shaped[Tensor, "N T ..."]
@@ -71,7 +71,7 @@ class Sequences(NamedInputs):
 
     @cached_property
     def lengths(self) -> Int[Tensor, " N"]:
-        """How far the last real position of each example is, on the CPU, so that cutting never waits."""
+        """`lengths_of` the mask; kept on the CPU, so that indexing does not wait for the device."""
         return lengths_of(self.mask)
 
     def rows(self, index: Tensor) -> "Sequences":
@@ -81,9 +81,9 @@ class Sequences(NamedInputs):
 
 @dataclass(eq=False)
 class WordPieces(NamedInputs):
-    """What a pretrained encoder reads: ids of pieces of words, and which segment each piece is in.
+    """The input of a pretrained encoder: ids of word pieces, and the segment of each piece.
 
-    `attention` says which pieces are real. They are not positions of an answer.
+    `attention` says which pieces are real. Pieces are not positions of an answer.
     """
 
     ids: Int[Tensor, "N P"]
@@ -95,23 +95,23 @@ class WordPieces(NamedInputs):
 
     @cached_property
     def lengths(self) -> Int[Tensor, " N"]:
-        """How far the last real piece of each example is, on the CPU, so that cutting never waits."""
+        """`lengths_of` the pieces; kept on the CPU, so that indexing does not wait for the device."""
         return lengths_of(self.attention)
 
     def rows(self, index: Tensor) -> "WordPieces":
         here, longest = index.to(self.device), int(self.lengths[index].max())
-        return WordPieces(*(table[:, :longest][here] for table in (self.ids, self.attention, self.segments)))
+        return WordPieces(*(field[:, :longest][here] for field in (self.ids, self.attention, self.segments)))
 
 
 def lengths_of(mask: Bool[Tensor, "N T"]) -> Int[Tensor, " N"]:
-    """How far the last real position of each example is, on the CPU."""
+    """The index of the last real position of each example plus 1, on the CPU."""
     place = torch.arange(1, mask.shape[1] + 1, device=mask.device)
     return torch.cat([mask.new_zeros(len(mask), 1, dtype=torch.long), mask * place], 1).amax(1).cpu()
 
 
 @dataclass(eq=False)
 class SparseRows(NamedInputs):
-    """Rows of D features of which few are not 0: the values, the column of each, where each row begins.
+    """A sparse matrix in CSR format: rows of D features, most of them 0.
 
     Row i has the values from `offsets[i]` to `offsets[i + 1]`.
     """
@@ -133,22 +133,22 @@ class SparseRows(NamedInputs):
         return SparseRows(self.values[here], self.columns[here], offsets.to(self.device), self.num_columns)
 
     def times(self, weight: Float[Tensor, "H D"]) -> Float[Tensor, "N H"]:
-        """The rows times a matrix of a linear layer, x W^T."""
-        return _Product.apply(weight, self)
+        """The rows times the weight of a linear layer, x W^T."""
+        return _SparseProduct.apply(weight, self)
 
     @cached_property
     def _offsets(self) -> Tensor:
-        """The offsets on the CPU, so that cutting never waits."""
+        """The offsets on the CPU, so that indexing does not wait for the device."""
         return self.offsets.cpu()
 
     @cached_property
     def used(self) -> tuple[Int[Tensor, " U"], Int[Tensor, " M"]]:
-        """The columns that hold values, ascending, and the place of each value's column among them."""
+        """The columns that hold values, ascending, and for each value the index of its column among them."""
         return self.columns.unique(return_inverse=True)
 
     @cached_property
     def by_column(self) -> tuple[Int[Tensor, " M"], Int[Tensor, " U_plus_1"], Float[Tensor, " M"]]:
-        """The rows transposed: the row of each value, where each used column begins, the values."""
+        """The transpose over used columns: the row of each value, the offset of each column, the values."""
         columns, place = self.used
         order = place.argsort(stable=True)
         row = torch.arange(len(self), device=order.device).repeat_interleave(self.offsets.diff())
@@ -156,8 +156,8 @@ class SparseRows(NamedInputs):
         return row[order], F.pad(ends, (1, 0)), self.values[order]
 
 
-class _Product(torch.autograd.Function):
-    """Sparse rows times W^T. Only the columns of W that are used are read."""
+class _SparseProduct(torch.autograd.Function):
+    """Sparse rows times W^T. Only the used columns of W are read."""
 
     @staticmethod
     def forward(weight: Tensor, x: SparseRows) -> Tensor:
@@ -175,7 +175,7 @@ class _Product(torch.autograd.Function):
 
 
 class _WeightGradient(torch.autograd.Function):
-    """g^T x for a gradient g (N, H) of the product: (H, D), filled where columns are used."""
+    """g^T x for a gradient g (N, H) of the product: (H, D), 0 in unused columns."""
 
     @staticmethod
     def forward(gradient: Tensor, x: SparseRows) -> Tensor:
@@ -189,11 +189,11 @@ class _WeightGradient(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, along: Tensor) -> tuple[Tensor, None]:  # noqa: ANN401
-        return _Product.apply(along, ctx.x), None
+        return _SparseProduct.apply(along, ctx.x), None
 
 
 def _bags(table: Tensor, indices: Tensor, begins: Tensor, weights: Tensor) -> Tensor:
-    """Of each bag the sum of its rows of the table, weighted."""
+    """For each bag the weighted sum of its rows of the table."""
     weights = weights.to(table.dtype)
     return F.embedding_bag(
         indices, table, begins, mode="sum", per_sample_weights=weights, include_last_offset=True

@@ -1,4 +1,4 @@
-"""The convolutional network of handwritten letters.
+"""A convolutional network for handwritten letters.
 
 Shapes: B words, T positions, S letters of the alphabet, N real letters of a batch.
 """
@@ -20,13 +20,12 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "sigmoid":
 class LeNet(nn.Module):
     """A score for each letter of the alphabet at each position of a word.   [Scaling §6]
 
-    Each 16 x 8 picture stands in the middle of 32 x 32 zeros: conv 5x5 to 10 channels, ReLU, maxpool 2, conv
-    5x5 to 20, ReLU, maxpool 2, linear 500 to 140, `last` activation, linear to S. With S = 26 it has 79,086
-    parameters.
+    Each 16 x 8 picture is padded with zeros to 32 x 32. The layers are: conv 5x5 to 10 channels, ReLU,
+    maxpool 2, conv 5x5 to 20, ReLU, maxpool 2, linear 500 to 140, `last` activation, linear to S.
 
-    Around the picture all is constant: the first layer is computed where the picture reaches, elsewhere it is
-    what the bias alone gives, and the second sees how the first differs from that. So the result is that of
-    the whole picture at half the cost.
+    The padding is constant, so the first layer is computed only where the picture reaches, and is the ReLU of
+    its bias elsewhere. The second layer is applied to the difference from that constant. The result equals
+    that of the padded picture at half the cost.
 
     Shapes:
         x: pixels (B, T, 16, 8).   returns: (B, T, S), 0 where padded.

@@ -1,4 +1,4 @@
-"""Feed-forward networks of feature-based multi-label models, and heads that see the truth.
+"""Feed-forward networks for multi-label classification, and heads that take the truth as input.
 
 Shapes: B examples, D features, H hidden units, L labels.
 """
@@ -12,11 +12,12 @@ from networks.sizes import at_least
 
 
 class MLP(Features):
-    """Layers of linear, softplus, dropout; no dropout after the last, so a one-layer net has none.
+    """Layers of linear, softplus, dropout; no dropout after the last layer.
 
-    Initialised as released: weights Kaiming-uniform (ReLU gain, fan-in), biases 0.   [SEAL code, MLC]
+    Initialisation of the released code: weights Kaiming-uniform (ReLU gain, fan-in), biases
+    0.   [SEAL code, MLC]
 
-    Of sparse rows the first layer is one sparse product, forward and backward.
+    With sparse rows the first layer is one sparse product, forward and backward.
 
     Shapes:
         x: (B, D).   returns: (B, H).
@@ -51,8 +52,8 @@ class MLP(Features):
 class LabelMLP(nn.Module):
     """One number per label: features times a label matrix without bias.   [SEAL §4.1, T(x) G^T]
 
-    As a task-net its output is read as logits, inside an energy as the local potentials of the labels.
-    The label matrix is Xavier-uniform, as released.
+    The output is logits in a task-net, and local potentials of the labels in an energy. The label matrix is
+    Xavier-uniform, as in the released code.
 
     Shapes:
         x: (B, D).   returns: (B, L).
@@ -78,14 +79,14 @@ class LabelMLP(nn.Module):
 
 
 def reset_linear(linear: nn.Linear) -> None:
-    """Draw a linear layer's weight anew, Kaiming-uniform with ReLU gain and fan-in; set its bias to 0."""
+    """Reinitialise a linear layer: weight Kaiming-uniform with ReLU gain and fan-in, bias 0."""
     nn.init.kaiming_uniform_(linear.weight, nonlinearity="relu")
     if linear.bias is not None:
         nn.init.zeros_(linear.bias)
 
 
 class CostAugmentedHead(nn.Module):
-    """A second answer stacked on a task-net, which sees the truth: 2L -> L -> L.
+    """A head on the answer of a task-net and the truth: 2L -> L -> L.
 
     [SEAL code, dynamic margin]
 
@@ -105,9 +106,9 @@ class CostAugmentedHead(nn.Module):
 
 
 class StackedHead(nn.Module):
-    """A second answer stacked on a task-net, which sees the truth: one affine map 2L -> L.   [InfNet+ §3.1]
+    """A head on the answer of a task-net and the truth: one affine map 2L -> L.   [InfNet+ §3.1]
 
-    Starts as torch has it. Of tags, each position is mapped for itself, padding too.
+    It has torch's initialisation. In tag sequences it maps each position separately, padding too.
 
     Shapes:
         prediction, y: (..., L).   returns: logits (..., L).

@@ -1,4 +1,4 @@
-"""Networks taken over from a finished run."""
+"""Networks loaded from a finished run."""
 
 import importlib
 import zipfile
@@ -8,32 +8,32 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-OURS = ("networks.", "energies.")
-FOLDER = 0x10  # of a zip's entry
+OUR_PACKAGES = ("networks.", "energies.")
+FOLDER = 0x10  # attribute of a zip entry that is a folder
 ADVICE = (
-    "train the run it comes from first, as `make reproduce` does by itself, and give the path of its "
+    "train the run it comes from first, as `make reproduce` does automatically, and give the path of its "
     "checkpoints/best.ckpt."
 )
 
 
 class CheckpointUnusable(ValueError):
-    """A checkpoint is not there, or does not hold the part that was asked for."""
+    """A checkpoint does not exist, is damaged, or does not hold the requested part."""
 
 
 def load_part(checkpoint: str, part: str) -> nn.Module:
     """Rebuild one part (say `task_net` or `energy`) of the scheme that wrote `checkpoint`, with its weights.
 
-    The layout comes from the hyperparameters in the checkpoint, so nobody has to repeat it. Only classes of
-    this project are built, and the file is read with `weights_only=True`.
+    The architecture comes from the hyperparameters in the checkpoint. Only classes of this project are built,
+    and the file is read with `weights_only=True`.
 
     Raises:
         CheckpointUnusable: the file is missing or damaged, or holds no such part.
     """
     if not checkpoint:
-        raise CheckpointUnusable(f"checkpoint is left out, wanted for its {part}: {ADVICE}")
+        raise CheckpointUnusable(f"checkpoint is not given, and the part '{part}' comes from it: {ADVICE}")
     path = Path(checkpoint)
     if not path.is_file():
-        raise CheckpointUnusable(f"checkpoint is {checkpoint}, where no file is: {ADVICE}")
+        raise CheckpointUnusable(f"checkpoint is {checkpoint}, which does not exist: {ADVICE}")
     content = read_checkpoint(path)
     try:
         spec = content.get("hyper_parameters", {}).get(part)
@@ -45,20 +45,20 @@ def load_part(checkpoint: str, part: str) -> nn.Module:
         module.load_state_dict({k.removeprefix(prefix): v for k, v in state if k.startswith(prefix)})
     except CheckpointUnusable:
         raise
-    except Exception as error:  # foreign content leads anywhere
+    except Exception as error:  # content of another origin may fail in any way
         raise CheckpointUnusable(
-            f"checkpoint is {path}, whose {part} cannot be built ({_said(error)}): {ADVICE}"
+            f"checkpoint is {path}, whose {part} cannot be built ({_one_line(error)}): {ADVICE}"
         ) from error
     return module
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
-    """The content of a checkpoint whose bytes are those that were written, which torch does not check.
+    """The content of a checkpoint, after a check that its bytes are those that were written.
 
-    An entry that is marked as a folder has its checksum and is another number to torch.
+    torch makes no such check. An entry marked as a folder passes the checksum, but torch reads it wrongly.
 
     Raises:
-        CheckpointUnusable: it is damaged, or no checkpoint.
+        CheckpointUnusable: the file is damaged, or is no checkpoint.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -68,21 +68,21 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         if not isinstance(content, dict):
             raise TypeError(f"it holds a {type(content).__name__}")
         return content
-    except Exception as error:  # damaged bytes lead anywhere
+    except Exception as error:  # damaged bytes may fail in any way
         raise CheckpointUnusable(
-            f"checkpoint is {path}, which is damaged or none ({_said(error)}): {ADVICE}"
+            f"checkpoint is {path}, which is damaged or is no checkpoint ({_one_line(error)}): {ADVICE}"
         ) from error
 
 
-def _said(error: Exception) -> str:
+def _one_line(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}"[:200]
 
 
 def build(spec: dict[str, Any]) -> nn.Module:
-    """Build the object that a `{class_path, init_args}` dictionary describes, inner ones first."""
+    """Build the object that a `{class_path, init_args}` dictionary describes, nested ones first."""
     path: str = spec["class_path"]
-    if not path.startswith(OURS):
-        raise CheckpointUnusable(f"a checkpoint asks for the class {path}, which is not one of this project.")
+    if not path.startswith(OUR_PACKAGES):
+        raise CheckpointUnusable(f"a checkpoint names the class {path}, which is not one of this project.")
     module, name = path.rsplit(".", 1)
     arguments = {
         key: build(value) if isinstance(value, dict) and "class_path" in value else value
@@ -92,7 +92,7 @@ def build(spec: dict[str, Any]) -> nn.Module:
 
 
 class PretrainedNet(nn.Module):
-    """The network `part` of a finished run, frozen; dropout follows the mode of the module around it.
+    """The network `part` of a finished run, frozen; dropout follows train or eval mode.
 
     `checkpoint` is the path of the finished run's best checkpoint.
     """

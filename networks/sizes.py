@@ -1,6 +1,6 @@
-"""Sizes that nothing can be built with, or that the data contradict: one sentence, the argument's name first.
+"""Checks of sizes: against a lower bound, and against the data. Each message begins with the argument's name.
 
-The command line puts the option in place of the name.
+The command line replaces the name by its option.
 """
 
 from collections.abc import Sequence
@@ -9,10 +9,10 @@ from torch import Tensor
 
 
 def at_least(least: int, **values: int) -> None:
-    """Refuse arguments below a bound: `at_least(1, width=width)`.
+    """Check that arguments reach a bound: `at_least(1, width=width)`.
 
     Raises:
-        ValueError: with the first that is.
+        ValueError: one is smaller; the message names the first.
     """
     for name, value in values.items():
         if value < least:
@@ -20,10 +20,10 @@ def at_least(least: int, **values: int) -> None:
 
 
 def match_answers(y: Tensor, **sizes: int) -> None:
-    """Refuse sizes that are not those of the last dimensions of the data's answers y.
+    """Check sizes against the last dimensions of the answers y in the data.
 
     Raises:
-        ValueError: with the first that is not.
+        ValueError: one differs; the message names the first.
     """
     for (name, size), found in zip(sizes.items(), y.shape[-len(sizes) :], strict=True):
         if size != found:
@@ -31,10 +31,10 @@ def match_answers(y: Tensor, **sizes: int) -> None:
 
 
 def match_names(y: Tensor, tags: Sequence[str]) -> None:
-    """Refuse names that are not as many as the data's answers y (..., S) have tags.
+    """Check that there are as many names as the answers y (..., S) in the data have tags.
 
     Raises:
-        ValueError: with both numbers.
+        ValueError: the numbers differ.
     """
     if len(tags) != y.shape[-1]:
         raise ValueError(

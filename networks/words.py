@@ -1,4 +1,4 @@
-"""Tokens as features: the vector of a word, what the other columns say of it, how it is spelled.
+"""Features of tokens: word vectors, character features, embeddings of further columns.
 
 Shapes: V word ids, R rows of vectors, C columns of ids, D features of a token, W distinct words of a batch.
 """
@@ -16,16 +16,15 @@ from networks.sizes import at_least
 
 
 class WordFeatures(Features):
-    """A token's word vector, then its letters, then one embedding for each further column, side by side.
+    """A token's word vector, character features and one embedding for each further column, concatenated.
 
-    Vectors start from where others left them. `tuned` ones are learned further, with one vector for all words
-    nobody trained one for; the others are fixed: no parameters, no gradient. `columns` says how many ids the
-    columns of x from 1 on have and how many numbers stand for each; columns after those are not read.
-    `letters` reads (W, `longest_word`) character ids; each distinct word of a batch is read once. Sizes are
-    those of the vocabulary.
+    Word vectors are pretrained. With `tuned` they are parameters, and all words without a pretrained vector
+    share one; otherwise they are fixed. `columns` has the number of ids and the embedding size of each column
+    of x from 1 on; later columns are not used. `letters` is a network on character ids (W, `longest_word`),
+    computed once for each distinct word of a batch. Sizes are those of the vocabulary.
 
-    - Chunking: 50 tuned, 100 letters, 10 for the part of speech.                     [Scaling §6]
-    - Twitter POS, NER: fixed vectors. NER+: tuned ones and three columns. NER++: and letters.   [InfNet+ §6]
+    - Chunking: 50 tuned, 100 of characters, 10 for the part of speech.               [Scaling §6]
+    - Twitter POS, NER: fixed vectors. NER+: tuned, three columns. NER++: also characters.   [InfNet+ §6]
 
     Shapes:
         x: ids (..., C).   returns: (..., D), 0 where padded.
@@ -68,12 +67,13 @@ class WordFeatures(Features):
 
     @torch.no_grad()
     def initialise(self, tables: dict[str, Tensor]) -> None:
-        """Take over vectors, rows and characters of the words; later calls change nothing.
+        """Set vectors, rows and characters from the vocabulary; only the first call has an effect.
 
-        So a network that has learned, here or in the run its checkpoint comes from, keeps its vectors.
+        So a network that was trained, in this run or in one whose checkpoint it was loaded from, keeps its
+        vectors.
 
         Raises:
-            ValueError: a table has another size than the network was built for.
+            ValueError: a vocabulary table has another size than the network.
         """
         if bool(self.ready):
             return
@@ -81,23 +81,23 @@ class WordFeatures(Features):
             own = getattr(self, name)
             if own.shape != tables[name].shape:
                 raise ValueError(
-                    f"the data's table '{name}' is {tuple(tables[name].shape)}, the network was built for "
-                    f"{tuple(own.shape)}. Give WordFeatures the sizes that the data's config has."
+                    f"the vocabulary's '{name}' is {tuple(tables[name].shape)}, the network was built for "
+                    f"{tuple(own.shape)}. Give WordFeatures the sizes in the config of the data."
                 )
             own.copy_(tables[name])
         self.ready.fill_(True)
 
     def forward(self, x: Sequences) -> Float[Tensor, "*N D"]:
-        ids = x.values.masked_fill(~x.mask.unsqueeze(-1), 0)  # whose rows are zero
+        ids = x.values.masked_fill(~x.mask.unsqueeze(-1), 0)  # id 0 has a zero vector
         words = ids[..., 0]
         parts = [F.embedding(self.rows[words], self.vectors, padding_idx=0)]
         if self.letters is not None:
-            parts.append(self._spelled(words, x.mask))
+            parts.append(self._character_features(words, x.mask))
         parts += [column(ids[..., place]) for place, column in enumerate(self.columns, 1)]
         return torch.cat(parts, dim=-1) if len(parts) > 1 else parts[0]
 
-    def _spelled(self, words: Tensor, real: Tensor) -> Tensor:
-        """The letters of each word; padding has none, so any word is read in its place and blotted out."""
+    def _character_features(self, words: Tensor, real: Tensor) -> Tensor:
+        """Character features of each word; 0 at padding, for which word 1 is read instead."""
         assert self.letters is not None
         distinct, place = words.clamp_min(1).unique(return_inverse=True)
         return F.embedding(place, self.letters(self.characters[distinct])) * real.unsqueeze(-1)

@@ -172,7 +172,7 @@ def test_a_checkpoint_without_the_part_or_not_there_is_refused_with_advice(
 ) -> None:
     with pytest.raises(CheckpointUnusable, match="no part 'energy'"):
         load_part(checkpoints["guesser"], "energy")
-    with pytest.raises(CheckpointUnusable, match=r"none.ckpt, where no file is: train the run it comes from"):
+    with pytest.raises(CheckpointUnusable, match=r"none.ckpt, which does not exist: train the run"):
         PretrainedNet(str(tmp_path / "none.ckpt"))
 
 

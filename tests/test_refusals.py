@@ -55,14 +55,14 @@ BUILT = [
     (CRF, f"{MODEL}phases", "[]", "is {}: name one or more, each once."),
     (CRF, f"{MODEL}phases", "['joint', 'joint']", "is {}: name one or more, each once."),
     (INFNET, f"{MODEL}phases", "[]", "is {}: name one or more, each once."),
-    (STATIC, f"{MODEL}energy.init_args.checkpoint", "", "is left out, wanted for its energy: train"),
+    (STATIC, f"{MODEL}energy.init_args.checkpoint", "", "is not given, and the part 'energy' comes from it"),
     (
         NOISE,
         f"{MODEL}guesser.init_args.checkpoint",
         "",
-        "is left out, wanted for its task_net: train",
+        "is not given, and the part 'task_net' comes from it",
     ),
-    (STATIC, f"{MODEL}energy.init_args.checkpoint", "no.ckpt", "is {}, where no file is: train the run it"),
+    (STATIC, f"{MODEL}energy.init_args.checkpoint", "no.ckpt", "is {}, which does not exist: train"),
 ]
 AGAINST_DATA = [
     (CE, f"{MODEL}space.init_args.num_labels", "7", "is {}, and answers in the data have 14: set it to 14."),

@@ -1,4 +1,4 @@
-"""Vector-Jacobian products of graphs that are kept, and what has no second derivative."""
+"""Vector-Jacobian products of retained graphs, and a check for operations without a second derivative."""
 
 import re
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-# How torch words it that an operation has no second derivative, and the node that stands for one of ours
+# torch's message for an operation without a second derivative, and the node it leaves for a custom function
 ONLY_ONCE = re.compile(r"derivative for '?(?P<name>[\w:.]+)'? is not implemented")
 FORGOTTEN = "torch::autograd::Error"
 
@@ -18,10 +18,10 @@ def vjp(
     *,
     create_graph: bool = False,
 ) -> list[Tensor]:
-    """The gradient of <weights, outputs>, 0 where they do not depend on it; the graph is kept.
+    """The gradient of <weights, outputs>, 0 where they do not depend on it; the graph is retained.
 
-    This asks the engine behind `torch.autograd.grad`, whose checks take 50 us a call: as long as a product
-    itself in a small net.
+    This calls the engine behind `torch.autograd.grad` directly. The checks of that function take 50 us a
+    call, as long as a product in a small net.
 
     Raises:
         ValueError: an operation has no second derivative.
@@ -48,10 +48,10 @@ def vjp(
 
 
 def refuse_once_differentiable(gradients: Sequence[Tensor]) -> None:
-    """Look through the graph of a gradient for what was marked `once_differentiable`.
+    """Search the graph of a gradient for functions marked `once_differentiable`.
 
-    torch complains only where such an error node is on the way to what is differentiated by. It is not: the
-    function forgets what its gradient depends on, and its part of a product would be missing without a word.
+    Such a function leaves an error node that is not connected to its inputs. So torch raises no error, and
+    the contribution of the function to a product would be missing silently.
 
     Raises:
         ValueError: there is such a function.

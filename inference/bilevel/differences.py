@@ -1,4 +1,4 @@
-"""Second derivatives by finite differences of gradients, for what can be differentiated only once."""
+"""Hessian products by finite differences, for operations without a second derivative."""
 
 import math
 from collections.abc import Sequence
@@ -13,11 +13,11 @@ from inference.linear import Vector
 
 @dataclass(frozen=True)
 class FiniteDifference(Products):
-    """Central differences of gradients, for what can be differentiated only once.   [Implicit §3; DARTS §2.3]
+    """Central differences of gradients; no second derivatives needed.   [Implicit §3; DARTS §2.3]
 
     H z ~ [grad_theta inner(theta + eps z) - grad_theta inner(theta - eps z)] / 2 eps, eps = `step` / |z|; the
-    cross term alike. Both sides see the same dropout masks and noise. theta is put back from a copy, bit for
-    bit, even if the loss raises.
+    cross term is analogous. Both sides use the same dropout masks and noise. theta is restored exactly from a
+    copy, even if the loss raises an error.
     """
 
     step: float = 0.01
@@ -35,7 +35,7 @@ class FiniteDifference(Products):
 
 @dataclass(frozen=True)
 class ForwardDifference(FiniteDifference):
-    """Differences to the one side, as the paper has them: half the cost, an error of eps and not its square.
+    """One-sided differences, as in the paper: half the cost, an error of order eps instead of eps^2.
 
     H z ~ [grad_theta inner(theta + eps z) - grad_theta inner(theta)] / eps; see FiniteDifference.
     """
@@ -48,7 +48,7 @@ class ForwardDifference(FiniteDifference):
 
 
 class _Central(HessianProducts):
-    """Gradients beside where theta stands, drawn with the same random numbers each time."""
+    """Gradients at points near theta, each computed with the same random numbers."""
 
     def __init__(self, problem: Bilevel, step: float) -> None:
         self.problem, self.step = problem, step
@@ -79,8 +79,8 @@ class _Central(HessianProducts):
         return self.step / length.clamp_min(torch.finfo(length.dtype).tiny ** 0.5)
 
     def _gradient(self, by: Sequence[Tensor], there: list[Tensor] | tuple[Tensor, ...]) -> list[Tensor]:
-        """Of the inner loss, with theta there; theta is then put back."""
-        values = [p.data for p in self.theta]  # their versions stay, as the values do in the end
+        """The gradient of the inner loss at theta = `there`; theta is then restored."""
+        values = [p.data for p in self.theta]  # .data keeps version counters, since the values are restored
         try:
             torch._foreach_copy_(values, there)
             with torch.random.fork_rng(self.devices), torch.enable_grad():
@@ -95,7 +95,7 @@ class _Central(HessianProducts):
 
 
 class _OneSided(_Central):
-    """Gradients at one side of theta, and at theta itself."""
+    """Gradients on one side of theta, and at theta itself."""
 
     def __init__(self, problem: Bilevel, step: float) -> None:
         super().__init__(problem, step)

@@ -1,11 +1,11 @@
-"""Products with the Hessian of a stack of linear layers, written in the examples instead of the weights.
+"""Hessian products for a stack of linear layers, in coordinates of the examples instead of the weights.
 
-The gradient of any loss of the logits has the form d^T h in a layer's weights: d (N, O) is its gradient at
-the layer's output, h (N, I) the layer's input. H z differentiates that along z, and so has the form
-V = Q^T h + d^T R in each layer, with the d and h of the point. All that a solver makes of v and of products
-has it too. So a vector is kept as its Q (N, O) and R (N, I), and a weight's worth of numbers never exists:
-of the first layer, whose input is fixed, only h h^T (N, N) is needed, whatever its width. The weights of
-the others are multiplied as they are; the Hessian of the loss in the logits comes from autograd.
+The gradient of a loss of the logits in a layer's weights is d^T h: d (N, O) is its gradient at the layer's
+output, h (N, I) the layer's input. H z differentiates that along z, so in each layer it has the form
+V = Q^T h + d^T R, with the d and h of the current point. Linear combinations of v and of products have this
+form too. So a vector is stored as Q (N, O) and R (N, I), and no vector of the size of the weights is formed.
+For the first layer, whose input is constant, h h^T (N, N) is enough. Other layers multiply by their weights.
+The Hessian of the loss in the logits comes from autograd.
 
 Shapes: N rows of the input (examples, or positions of them), I inputs and O outputs of a layer.
 """
@@ -44,11 +44,12 @@ LAYERS = (
 class Dual(Products):
     """The same numbers as `Exact`, several times faster, for a stack of linear layers and activations.
 
-    It is `Exact` where N is so large that weights are the smaller matter, where the input is not dense, and
-    where vectors are averaged over processes, whose examples differ. Dropout draws what the net itself would.
+    `Exact` is used instead if N is so large that vectors of the size of the weights are cheaper, if the input
+    is not dense, and if vectors are averaged over processes, whose examples differ. Dropout masks are drawn
+    as the net draws them.
 
     Raises, at the first use:
-        ValueError: the net is no such stack.
+        ValueError: the net is not such a stack.
     """
 
     def at(self, problem: Bilevel, *, shared: bool = False) -> HessianProducts:
@@ -66,7 +67,7 @@ class Dual(Products):
 
 
 class _Layer:
-    """A linear layer at its input h, and the first two derivatives of what is elementwise behind it."""
+    """A linear layer at its input h, and two derivatives of the elementwise modules after it."""
 
     first: Tensor | None = None
     second: Tensor | None = None
@@ -77,10 +78,10 @@ class _Layer:
         self.gram = h @ h.T
         self.out = F.linear(h, linear.weight, linear.bias)
         if linear.bias is not None:
-            self.gram += 1  # what the bias reads
+            self.gram += 1  # the bias has the input 1
 
     def append(self, module: nn.Module) -> None:
-        """Take in an elementwise module: (f o g)' = f' g', (f o g)'' = f'' g'^2 + f' g''."""
+        """Add an elementwise module: (f o g)' = f' g', (f o g)'' = f'' g'^2 + f' g''."""
         out, first, second = _derivatives(module, self.out)
         if self.first is None or self.second is None:
             self.out, self.first, self.second = out, first, second
@@ -89,7 +90,7 @@ class _Layer:
             self.out, self.first, self.second = out, first * self.first, second
 
     def receive(self, gradient: Tensor, *, lowest: bool) -> None:
-        """Take the inner loss's gradient at `out`. The lowest layer's input is constant, so it has no R."""
+        """Store the gradient of the inner loss at `out`. The lowest layer has no R: its input is constant."""
         if not lowest:
             self.d = self.times_first(gradient)
             self.d_gram = self.d @ self.d.T
@@ -97,7 +98,7 @@ class _Layer:
             self.second = self.second * gradient
 
     def times_first(self, t: Tensor) -> Tensor:
-        """A gradient at `out` taken back to the linear output, or a tangent there taken forth to `out`."""
+        """Map a gradient at `out` back to the linear output, or a tangent of that forward to `out`."""
         return t if self.first is None else t * self.first
 
 
@@ -149,12 +150,12 @@ class _InExamples(HessianProducts):
         return self._vjp(tangents[-1], self.phi)
 
     def dot(self, a: Vector, b: Vector) -> Tensor:
-        """Sum over layers of <Q, V h> + <R, V^T d>, V being what the other vector stands for."""
+        """Sum over layers of <Q, V h> + <R, V^T d>, with V the matrix of the other vector."""
         self._contract(a[0])
         return torch.dot(self.contracted, b[0].view(-1))
 
     def _backpropagated(self, gradient: Tensor) -> Iterator[tuple[_Layer, Tensor]]:
-        """The gradient of a loss at the output of each layer, from the last, where it is given, down."""
+        """The gradient of a loss at the output of each layer, from the last layer to the first."""
         gradient = self._rows(gradient)
         for layer in reversed(self.layers):
             yield layer, gradient
@@ -162,7 +163,7 @@ class _InExamples(HessianProducts):
                 gradient = layer.times_first(gradient) @ layer.weight
 
     def _weight_gradient(self, gradient: Tensor) -> Tensor:
-        """The gradient in the weights of a loss with this gradient in the logits: R is 0."""
+        """The gradient in the weights of a loss with this gradient in the logits; its R is 0."""
         columns: list[Tensor] = []
         for layer, received in self._backpropagated(gradient):
             q = layer.times_first(received)
@@ -175,7 +176,7 @@ class _InExamples(HessianProducts):
         return torch.split_with_sizes(vector, self.sizes, 1)  # Tensor.split takes three times as long
 
     def _contract(self, vector: Tensor) -> None:
-        """Put h V^T in the place of Q and d V in that of R, V = Q^T h + d^T R, unless it is there."""
+        """Store h V^T in place of Q and d V in place of R, with V = Q^T h + d^T R, unless already done."""
         if self.last is not None and self.last[0] is vector and self.last[1] == vector._version:
             return
         parts, places = self._parts(vector), self.contracted_parts
@@ -189,7 +190,7 @@ class _InExamples(HessianProducts):
     def _tangents(self, places: Sequence[Tensor]) -> list[Tensor]:
         """Tangents of preactivations along the vector last contracted, then of logits.
 
-        The places of R get the tangents of inputs.
+        The slots of R receive the tangents of inputs.
         """
         contracted = self.contracted_parts
         tangents = [contracted[0]]
@@ -209,36 +210,36 @@ class _InExamples(HessianProducts):
         return vjp([self.gradient], [tangent.view(self.logits.shape)], by)
 
     def _rows(self, of_logits: Tensor) -> Tensor:
-        """What has the shape of the logits as (N, L)."""
+        """Reshape from the shape of the logits to (N, L)."""
         return of_logits if of_logits.ndim == 2 else of_logits.reshape(-1, of_logits.shape[-1])
 
 
 def _stack(module: nn.Module, name: str) -> Iterator[tuple[str, nn.Module]]:
-    """The layers in the order they run in.
+    """The layers in order of execution.
 
     Raises:
-        ValueError: one is neither linear nor elementwise.
+        ValueError: a layer is neither linear nor elementwise, or has hooks.
     """
     hooked = module._forward_hooks or module._forward_pre_hooks
     if type(module) in IN_TURN and not hooked:
-        for child_name, child in module._modules.items():  # named_children leaves out what stands there twice
+        for child_name, child in module._modules.items():  # named_children skips repeated modules
             assert child is not None
             yield from _stack(child, f"{name}.{child_name}" if name else child_name)
     elif type(module) in LAYERS and not hooked:
         yield name, module
     else:
         raise ValueError(
-            "Dual is for stacks of linear layers and activations without hooks, and "
+            "Dual needs a stack of linear layers and activations without hooks, and "
             f"'{name or 'the net'}' is of type {type(module).__name__}. Take "
-            "inference.bilevel.Exact(), or FiniteDifference() for what has no second derivative."
+            "inference.bilevel.Exact(), or FiniteDifference() if it has no second derivative."
         )
 
 
 def _check(net: nn.Module, linears: list[nn.Linear]) -> None:
-    """Refuse stacks whose weights are not one free matrix for each layer.
+    """Check that each layer has its own trainable weights.
 
     Raises:
-        ValueError: one is fixed or used twice, or there is none.
+        ValueError: a weight is fixed or shared, or there is no linear layer.
     """
     own = [p for linear in linears for p in (linear.weight, linear.bias) if p is not None]
     if own and all(p.requires_grad for p in own) and len(own) == len({id(p) for p in own}):
@@ -246,13 +247,13 @@ def _check(net: nn.Module, linears: list[nn.Linear]) -> None:
     fixed = [name for name, p in net.named_parameters() if not p.requires_grad]
     trouble = f"'{fixed[0]}' is fixed" if fixed else "a weight is used twice" if own else "there is none"
     raise ValueError(
-        f"Dual wants linear layers that all learn, each with its own weight, and {trouble}. Take "
+        f"Dual needs trainable linear layers, each with its own weight, and {trouble}. Take "
         "inference.bilevel.Exact()."
     )
 
 
 def _run(stack: list[nn.Module], x: Tensor) -> list[_Layer]:
-    """The layers at what they read."""
+    """The layers at their inputs."""
     layers: list[_Layer] = []
     for module in stack:
         if isinstance(module, nn.Linear):
@@ -275,7 +276,7 @@ def _derivatives(module: nn.Module, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return module(x), first, torch.addcmul(first, first, first, value=-1).mul_(module.beta)
     with torch.enable_grad():
         x = x.detach().requires_grad_()
-        out = module(x.clone())  # it may work in place
+        out = module(x.clone())  # the module may work in place
         (first,) = torch.autograd.grad(out.sum(), x, create_graph=True)
         second = torch.zeros_like(x)
         if first.requires_grad:

@@ -1,12 +1,12 @@
-"""The gradient of an energy's loss through the minimum that a task-net trains to.   [Implicit §3]
+"""The gradient of the energy's loss through the minimum of the task-net's loss.   [Implicit §3]
 
 theta, the task-net, minimises inner(theta, phi); phi, the energy, minimises outer(theta*(phi), phi). By the
 implicit function theorem
 
     d outer / dphi = grad_phi outer - grad_phi <w, grad_theta inner>,  w = H^-1 grad_theta outer,    [eq. 4]
 
-the explicit gradient less the implicit one, with H = d2 inner / dtheta2. Below, in this order: the problem,
-products with H, the Neumann series that finds w from them, the gradient, and the outer step of training.
+the explicit gradient minus the implicit one, with H = d2 inner / dtheta2. This file has, in this order: the
+problem, Hessian products, the Neumann series for w, the hypergradient, and the outer step of training.
 
 A vector is a list of tensors; those of theta have its shapes.
 """
@@ -28,17 +28,17 @@ from inference.linear import SLACK, Dot, Product, Solution, Vector, check_diviso
 Loss = Callable[[Tensor], Tensor]
 Reduce = Callable[[list[Tensor]], list[Tensor]]
 
-MARGIN = 1.1  # of the divisor over the curvature that power iterations find, which is below the largest
+MARGIN = 1.1  # the divisor over the curvature that power iterations find, a lower bound
 
 
 @dataclass(frozen=True)
 class Bilevel:
-    """A task-net under two losses of its logits; phi is what they depend on besides.   [Implicit eqs. 4-6]
+    """A task-net with an inner and an outer loss of its logits and of phi.   [Implicit eqs. 4-6]
 
-    theta are the parameters of `net` that ask for gradients. The losses close over what else they need: the
-    energy, the truth, a mask. The net is asked as it stands, dropout included; batch norm belongs in eval
-    mode. Where losses draw random numbers of their own, such as an energy's dropout, all products at a point
-    meet the same ones; `Exact` draws others for the outer loss, `FiniteDifference` the same.
+    theta are the parameters of `net` that require gradients. The losses are closures over the energy, the
+    truth and the mask. The net runs in its current mode, with dropout in train mode; batch norm must be in
+    eval mode. If losses draw random numbers, such as dropout masks of an energy, all products at a point use
+    the same draws. For the outer loss `Exact` draws again, `FiniteDifference` repeats them.
     """
 
     net: nn.Module
@@ -48,13 +48,13 @@ class Bilevel:
     phi: Sequence[nn.Parameter]
 
     def check(self) -> None:
-        """Refuse a phi that no gradient can be asked for.
+        """Check that gradients in phi exist.
 
         Raises:
-            ValueError: it is empty or holds one that is fixed.
+            ValueError: phi is empty or holds a parameter that requires no gradient.
         """
         if not self.phi:
-            raise ValueError("phi is empty: there is nothing whose gradient could be asked for.")
+            raise ValueError("phi is empty: there is no parameter to differentiate by.")
         if not all(p.requires_grad for p in self.phi):
             raise ValueError(
                 "phi holds a parameter that requires no grad: leave it out, or call requires_grad_()."
@@ -64,7 +64,7 @@ class Bilevel:
         """The parameters that the inner loss trains.
 
         Raises:
-            ValueError: there are none, or as `check` does.
+            ValueError: there are none, or see `check`.
         """
         self.check()
         found = [p for p in self.net.parameters() if p.requires_grad]
@@ -76,7 +76,7 @@ class Bilevel:
 
 
 class HessianProducts(ABC):
-    """At one point (theta, phi): gradients of the outer loss, products with second derivatives of the inner.
+    """Gradients of the outer loss and products with second derivatives of the inner loss, at one point.
 
     `loss` is outer, `explicit` is grad_phi outer, `v` is grad_theta outer.
     """
@@ -94,7 +94,7 @@ class HessianProducts(ABC):
         """grad_phi <w, grad_theta inner>."""
 
     def dot(self, a: Vector, b: Vector) -> Tensor:
-        """The inner product of what two vectors stand for."""
+        """The inner product of two vectors in the space of theta."""
         return dot(a, b)
 
     def draw(self, generator: torch.Generator) -> Vector:
@@ -107,12 +107,12 @@ class Products(ABC):
 
     @abstractmethod
     def at(self, problem: Bilevel, *, shared: bool = False) -> HessianProducts:
-        """The products where the parameters stand. `shared`: vectors are averaged over processes."""
+        """The products at the current parameters. `shared`: vectors are averaged over processes."""
 
 
 @dataclass(frozen=True)
 class Exact(Products):
-    """Double backward. One graph is kept for all products.
+    """Double backward. One graph is retained for all products.
 
     Raises, at the first use:
         ValueError: the net or the loss uses an operation that has no second derivative.
@@ -124,7 +124,7 @@ class Exact(Products):
 
 
 class _DoubleBackward(HessianProducts):
-    """The gradient of the inner loss, with the graph it came by."""
+    """The gradient of the inner loss, with its graph."""
 
     def __init__(self, problem: Bilevel) -> None:
         self.theta, self.phi = problem.theta(), list(problem.phi)
@@ -145,7 +145,7 @@ class _DoubleBackward(HessianProducts):
         return self._vjp(w, self.phi)
 
     def _vjp(self, z: Vector, by: Sequence[Tensor]) -> list[Tensor]:
-        """The gradient of <z, gradient>; a part of the gradient that is constant adds none."""
+        """The gradient of <z, gradient>; constant parts of the gradient are skipped."""
         varying = [(g, t) for g, t in zip(self.gradient, z, strict=True) if g.requires_grad]
         outputs, weights = zip(*varying, strict=True) if varying else ((), ())
         return vjp(outputs, weights, by)
@@ -154,15 +154,15 @@ class _DoubleBackward(HessianProducts):
 def outer_gradients(
     outer: Tensor, theta: Sequence[Tensor], phi: Sequence[Tensor]
 ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-    """The value of the outer loss, grad_theta and grad_phi; the graph is kept."""
+    """The value of the outer loss, grad_theta and grad_phi; the graph is retained."""
     found = torch.autograd.grad(outer, [*theta, *phi], retain_graph=True, materialize_grads=True)
     return outer.detach(), list(found[: len(theta)]), list(found[len(theta) :])
 
 
 class Solver(ABC):
-    """How w = (H + damping I)^-1 v is found, or what is taken for it.
+    """A solver of w = (H + damping I)^-1 v, or an approximation of w.
 
-    `uses_hessian`: whether there is an implicit gradient at all.
+    `uses_hessian`: False if there is no implicit gradient.
     """
 
     uses_hessian: ClassVar[bool] = True
@@ -171,7 +171,7 @@ class Solver(ABC):
     def __call__(
         self, product: Product, v: Vector, *, divisor: float | Tensor, damping: float | Tensor, dot: Dot
     ) -> Solution:
-        """w, and how it was found."""
+        """w, and how the solve ended."""
 
 
 @dataclass(frozen=True)
@@ -179,8 +179,8 @@ class Neumann(Solver):
     """A power series of K = `terms` products: w = (1/c) sum_{i<=K} (I - H/c)^i v.   [Implicit §3, appendix]
 
     z_0 = a_0 = v;  z_{i+1} = z_i - H z_i / c;  a_{i+1} = a_i + z_{i+1};  w = a_K / c, with the divisor c and
-    the damping in H. It ends before a term that is longer than the one before it; see `linear.neumann`, which
-    is the same without a look at a number on the way.
+    the damping in H. It ends before a term that is longer than the one before it; see `linear.neumann`, the
+    same series without synchronisation.
     """
 
     terms: int = 5
@@ -192,7 +192,7 @@ class Neumann(Solver):
     def __call__(
         self, product: Product, v: Vector, *, divisor: float | Tensor, damping: float | Tensor, dot: Dot
     ) -> Solution:
-        """The sum; on a CPU, where it costs nothing to look at a number, by this loop."""
+        """The sum. This loop runs on a CPU, where reading a number does not wait for a device."""
         size = dot(v, v)
         if size.ndim or size.device.type != "cpu":
             return neumann(product, v, terms=self.terms, divisor=divisor, damping=damping, dot=dot)
@@ -219,10 +219,10 @@ class Neumann(Solver):
 
 @dataclass(frozen=True)
 class Hypergradient:
-    """The total gradient in two parts, a tensor for each of phi, and how the second was found.
+    """The total gradient in two parts, each with a tensor for each of phi, and how the solve ended.
 
-    `loss` is the outer one. `diverged` and `curvature` are those of `linear.Solution`, of H with its damping;
-    `why_stopped` puts them into words.
+    `loss` is the outer loss. `diverged` and `curvature` are those of `linear.Solution`, for H with its
+    damping; `why_stopped` explains them.
     """
 
     loss: Float[Tensor, ""]
@@ -253,7 +253,7 @@ def hypergradient(
     of H. `reduce` averages a list of tensors over processes: with it the losses are the means over all.
 
     Raises:
-        ValueError: a divisor that is not a positive number; a negative damping; what `products` cannot do.
+        ValueError: a divisor that is not a positive number; a negative damping; see also `products`.
     """
     check_divisor(divisor)
     if not isinstance(damping, Tensor) and not 0 <= damping < math.inf:
@@ -271,7 +271,7 @@ def hypergradient(
 
 
 def _explicit_alone(problem: Bilevel, mean: Reduce, divisor: float | Tensor) -> Hypergradient:
-    """grad_phi outer with theta held fixed, and 0; the inner loss is not looked at."""
+    """grad_phi outer with theta fixed, and an implicit gradient of 0; the inner loss is not computed."""
     problem.theta()
     with torch.no_grad():
         logits = problem.net(problem.x)
@@ -290,7 +290,7 @@ def largest_curvature(
     seed: int = 0,
     reduce: Reduce | None = None,
 ) -> Float[Tensor, ""]:
-    """The size of the largest eigenvalue of H, from below, by power iterations from a random start.
+    """A lower bound on the largest absolute eigenvalue of H, by power iterations from a random start.
 
     Raises:
         ValueError: no iteration, or a curvature that is not finite.
@@ -306,7 +306,7 @@ def largest_curvature(
         for _ in range(iterations):
             z = mean(here.product(z))
             size = here.dot(z, z).clamp_min(0).sqrt()
-            seen = seen + size  # infinite for good, though z is 0 from then on
+            seen = seen + size  # stays infinite, though z is 0 from then on
             z = list(torch._foreach_div(z, size.clamp_min(torch.finfo(size.dtype).tiny)))
     if not bool(seen.isfinite()):
         raise ValueError(
@@ -317,11 +317,11 @@ def largest_curvature(
 
 
 class OuterStep(nn.Module):
-    """The hypergradient of one batch after another, with a divisor that is kept between them.
+    """The hypergradients of successive batches, with a divisor that is kept between them.
 
-    The divisor is 1.1 times the largest curvature known, at least 1. Every `refresh` steps ten power
-    iterations measure it; between them a series that grows shows where it is larger. `damping` times the
-    divisor is added to the diagonal of H.
+    The divisor is 1.1 times the largest known curvature, at least 1. Ten power iterations estimate it every
+    `refresh` steps; in between a series that grows raises it. `damping` times the divisor is added to the
+    diagonal of H.
     """
 
     divisor: Tensor
@@ -335,7 +335,7 @@ class OuterStep(nn.Module):
     def forward(
         self, problem: Callable[[], Bilevel], index: int, reduce: Reduce | None = None
     ) -> Hypergradient:
-        """The gradient of step `index`, counted from 0. `problem` states it anew, with draws of its own."""
+        """The gradient of step `index`, counted from 0. Each call of `problem` makes its own draws."""
         if self.solver.uses_hessian and index % self.refresh == 0:
             curvature = largest_curvature(problem(), self.products, iterations=10, reduce=reduce)
             self.divisor.copy_((MARGIN * curvature).clamp_min(1))

@@ -1,4 +1,4 @@
-"""Other ways than the Neumann series to find w = (H + damping I)^-1 v from products H z.   [Implicit §3]"""
+"""Solvers of w = (H + damping I)^-1 v from products H z, other than the Neumann series.   [Implicit §3]"""
 
 import math
 from dataclasses import dataclass
@@ -10,39 +10,39 @@ from torch import Tensor
 from inference.bilevel.hypergradient import Neumann, Solver
 from inference.linear import Dot, Product, Solution, Vector, conjugate_gradient, damped
 
-LARGEST_SOLVE = 4096  # numbers of a vector, whose square is written out
+LARGEST_SOLVE = 4096  # the largest number of columns of a dense H
 
 
 @dataclass(frozen=True)
 class Dropped(Solver):
-    """No implicit term at all: the explicit gradient, which is InfNet+'s.   [Implicit §3, last paragraph]"""
+    """No implicit term: the explicit gradient alone, as in InfNet+.   [Implicit §3, last paragraph]"""
 
     uses_hessian: ClassVar[bool] = False
 
     def __call__(
         self, product: Product, v: Vector, *, divisor: float | Tensor, damping: float | Tensor, dot: Dot
     ) -> Solution:
-        """No product, and 0 for w."""
+        """The solution 0, without a product."""
         none = v[0].new_zeros(())
         return Solution([torch.zeros_like(t) for t in v], none.bool(), none, none + 1)
 
 
 @dataclass(frozen=True)
 class Identity(Solver):
-    """w = v / c: the Hessian is taken for a multiple of the identity, no product is computed."""
+    """w = v / c: the Hessian is approximated by c I, without a product."""
 
     def __call__(
         self, product: Product, v: Vector, *, divisor: float | Tensor, damping: float | Tensor, dot: Dot
     ) -> Solution:
-        """A series of no terms."""
+        """A Neumann series of 0 products."""
         return Neumann(0)(product, v, divisor=divisor, damping=damping, dot=dot)
 
 
 @dataclass(frozen=True)
 class ConjugateGradient(Solver):
-    """Conjugate gradient, for where damping makes H positive definite; needs no divisor.
+    """Conjugate gradient, if damping makes H positive definite; it does not use the divisor.
 
-    `damping` is added to that which the problem has.
+    `damping` is added to the damping of the call.
     """
 
     steps: int = 10
@@ -67,7 +67,7 @@ class ConjugateGradient(Solver):
 
 @dataclass(frozen=True)
 class ExactSolve(Solver):
-    """H in full, a product for each column, and its pseudo-inverse: for tests.
+    """The pseudo-inverse of a dense H, from one product for each column; for tests.
 
     Raises, at the first use:
         ValueError: H would have more than 4,096 columns.
@@ -76,11 +76,11 @@ class ExactSolve(Solver):
     def __call__(
         self, product: Product, v: Vector, *, divisor: float | Tensor, damping: float | Tensor, dot: Dot
     ) -> Solution:
-        """w, of the least length if H is singular and products are those of `Exact`."""
+        """The solution w; if H is singular and products are those of `Exact`, the w of least norm."""
         sizes = [t.numel() for t in v]
         if sum(sizes) > LARGEST_SOLVE:
             raise ValueError(
-                f"ExactSolve writes H out, {sum(sizes):,} columns here, and stops at {LARGEST_SOLVE:,}. Take "
+                f"ExactSolve builds a dense H, {sum(sizes):,} columns here, up to {LARGEST_SOLVE:,}. Take "
                 "inference.bilevel.ConjugateGradient() or Neumann() as solver."
             )
 
