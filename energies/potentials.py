@@ -19,15 +19,15 @@ Factor = Tensor | float  # one number, or (B,): one an example
 
 
 class Potentials(Protocol):
-    """The scores of a structured answer: unary ones, U, and the rest, W, which tie its parts together.
+    """The scores of a structured answer: unary scores U, and pairwise scores W between its parts.
 
-    Schemes and scalings know this much of a chain or a Gaussian field. norm(M) is the mean absolute value of
-    the entries.   [Scaling §2]
+    Schemes and scalings use this interface for chains and for Gaussian fields. norm(M) is the mean absolute
+    value of the entries.   [Scaling §2]
 
     Attributes:
-        unary: U, (B, *positions, S): a score for each of S choices at each position.
+        unary: U, (B, *positions, S): a score for each of S labels at each position.
         mask: (B, *positions) bool, True is real; None where all are.
-        pairwise_unit: the norm(W) that counts as 1 where a scaling normalises W.
+        pairwise_unit: the norm(W) to which a scaling normalises W.
     """
 
     @property
@@ -49,33 +49,33 @@ class Potentials(Protocol):
         """norm(U) of each example, over its real positions."""
 
     def pairwise_norm(self) -> Tensor:
-        """norm(W): one number, or one an example, (B,)."""
+        """norm(W): one number, or one for each example, (B,)."""
 
     def times(self, unary: Factor, rest: Factor | None = None) -> Self:
-        """U and W times factors; `rest`, of the shape of the pairwise norm, or None, which leaves W."""
+        """U times `unary` and W times `rest`, which has the shape of the pairwise norm; None is 1."""
 
     def repeat(self, k: int) -> Self:
         """The batch k times over, (k B, ...)."""
 
     def rows(self, index: Tensor) -> Self:
-        """Some examples of the batch, by number or by a bool each."""
+        """The examples at these indices, or where a bool for each example is True."""
 
 
 @dataclass(frozen=True)
 class ChainPotentials:
     """The scores of a linear chain: F(y) = sum_t u_t(y_t) + sum_t W(y_t, y_t+1).   [Scaling eq. 1]
 
-    A score of -inf forbids; NaN and +inf are errors, raised by inference. Scores at
-    masked positions count for nothing, and so does a pairwise score where no two real positions meet.
+    A score of -inf forbids a tag or a transition; inference raises an error for NaN and +inf. Scores at
+    masked positions do not count, nor do pairwise scores in chains of one position.
 
-    Scores are of float16, bfloat16, float32 or float64. What is computed of them is float32, or float64 where
-    any of them is; the unaries are then made so.
+    Scores are float16, bfloat16, float32 or float64. Results are float32, or float64 if any score is; the
+    unaries are then converted.
 
     Attributes:
         unary: u, (B, T, S), at least one tag.
-        pairwise: W, (S, S): the score of a tag followed by another at the next real position. Or a table a
-            step, (T-1, S, S) or (B, T-1, S, S), which the reference path alone can use.
-        mask: (B, T) bool, True is real; any position may be left out: the chain links the real ones.
+        pairwise: W, the transition matrix (S, S): the score of a tag (row) before another (column). Or one
+            matrix for each step, (T-1, S, S) or (B, T-1, S, S), on the reference path only.
+        mask: (B, T) bool, True is real; any position may be masked: the chain connects the real ones.
         start: (S,), score of the first real tag. Scaled with W.
         end: (S,), score of the last real tag. Scaled with W.
     """
@@ -118,7 +118,7 @@ class ChainPotentials:
         self._check_types()
 
     def _check_types(self) -> None:
-        """Refuse scores that are no floats, and make the unaries float64 where others are."""
+        """Check that scores are floats, and make the unaries float64 if other scores are."""
         named = {"unary": self.unary, "pairwise": self.pairwise, "start": self.start, "end": self.end}
         scores = {name: x for name, x in named.items() if x is not None}
         for name, x in scores.items():
@@ -133,7 +133,7 @@ class ChainPotentials:
 
     @property
     def state(self) -> torch.dtype:
-        """The float type of what is computed from these scores."""
+        """The float type of results."""
         return state_type(self.unary)
 
     def score(self, y: Shaped[Tensor, "..."]) -> Float[Tensor, "... B"]:
@@ -141,11 +141,11 @@ class ChainPotentials:
 
         Shapes:
             y: integer tags (..., B, T), or a relaxed or one-hot answer (..., B, T, S), in which F is
-                multilinear. What stands at masked positions is ignored. An answer with more than a millionth
-                of a tag on what is forbidden scores -inf.
+                multilinear. Values at masked positions are ignored. An answer with a weight above 1e-6 on
+                something forbidden scores -inf.
 
         Raises:
-            ValueError: where y has another shape, or a real position holds a number that is no tag.
+            ValueError: y has another shape, or a real position holds a number outside 0..S-1.
         """
         if y.is_floating_point() or y.dtype == torch.bool:
             if y.shape[-3:] != self.unary.shape:
@@ -158,10 +158,10 @@ class ChainPotentials:
         return self.tag_score(y).to(self.state)
 
     def check_shape(self, tags: Tensor) -> None:
-        """Raise where answers are not integer tags (..., B, T).
+        """Check that answers are integer tags (..., B, T).
 
         Raises:
-            ValueError: with the shape and type they have.
+            ValueError: they have another shape or type.
         """
         shape = self.unary.shape
         if tags.shape[-2:] != shape[:2] or tags.is_floating_point() or tags.dtype == torch.bool:
@@ -171,7 +171,7 @@ class ChainPotentials:
             )
 
     def score_difference(self, y: Int[Tensor, "B T"], other: Int[Tensor, "B T"]) -> Float[Tensor, " B"]:
-        """F(y) - F(other) of integer tags, exact also where both are large."""
+        """F(y) - F(other) of integer tags, accurate even if both are large."""
         of_y, of_other = self.tag_score(torch.stack([y, other]))
         return (of_y - of_other).to(self.state)
 
@@ -211,20 +211,20 @@ class ChainPotentials:
         return replace(self, unary=self.unary[index], pairwise=pairwise, mask=mask)
 
     def plus(self, unary: Float[Tensor, "B T S"]) -> Self:
-        """These potentials with more unary score, for example a cost that augments them.
+        """These potentials with scores added to the unaries, for example a cost in loss-augmented decoding.
 
         Raises:
-            ValueError: where it has another shape than the unaries.
+            ValueError: the shapes differ.
         """
         if unary.shape != self.unary.shape:
             raise ValueError(
-                f"scores of shape {tuple(unary.shape)} are to be added to unaries of shape "
+                f"scores of shape {tuple(unary.shape)} cannot be added to unaries of shape "
                 f"{tuple(self.unary.shape)}: give one for each example, position and tag."
             )
         return replace(self, unary=self.unary.to(self.state) + unary)
 
     def to(self, dtype: torch.dtype) -> Self:
-        """The same scores in another type, in which their gradients then add up."""
+        """The same scores in another type; their gradients accumulate in that type."""
         scores = (self.unary, self.pairwise, self.start, self.end)
         if all(x is None or x.dtype == dtype for x in scores):
             return self
@@ -234,42 +234,42 @@ class ChainPotentials:
         )
 
     def compacted(self) -> tuple[Self, Tensor | None]:
-        """The same chain with its real positions first, and which position each came from, (B, T).
+        """The same chain with its real positions first, and the original index of each position, (B, T).
 
-        The second is None where no position moves.
+        The second is None if no position moves.
         """
         if self.mask is None or self._is_compact(self.mask):
             return self, None
         if self.pairwise.dim() > 2:
             raise ValueError(
-                "pairwise scores with a table a step need a mask that pads at the tail only: with positions "
-                "left out in between, which table links two neighbours would be a guess."
+                "pairwise scores with a matrix for each step need a mask that pads at the tail only: "
+                "with masked positions in between, the matrix between two neighbours is ambiguous."
             )
         order = self.mask.byte().argsort(dim=1, descending=True, stable=True)
         unary = self.unary.gather(1, order.unsqueeze(-1).expand_as(self.unary))
         return replace(self, unary=unary, mask=self.mask.gather(1, order)), order
 
     def _is_compact(self, mask: Tensor) -> bool:
-        """Whether padding is at the tail; torch.compile cannot look, and assumes it of tables a step."""
+        """Whether padding is at the tail; under torch.compile, True with one matrix for each step."""
         if torch.compiler.is_compiling():
             return self.pairwise.dim() > 2
         return bool((mask[:, 1:] <= mask[:, :-1]).all())
 
     def tag_score(self, y: Int[Tensor, "... B T"]) -> Float[Tensor, "... B"]:
-        """F of integer tags, in float64 for differences of what is large and close.
+        """F of integer tags, in float64 for accurate differences.
 
         Raises:
-            ValueError: where a real position holds a number that is no tag.
+            ValueError: a real position holds a number outside 0..S-1.
         """
         return self.score_parts(y).sum(-1)
 
     def score_parts(self, y: Int[Tensor, "... B T"]) -> Float[Tensor, "... B T"]:
-        """The parts of F of integer tags, in float64: what each position adds to those before it.
+        """The terms of F of integer tags by position, in float64: unary and incoming pairwise score.
 
         In the order of `compacted`; 0 where masked.
 
         Raises:
-            ValueError: where a real position holds a number that is no tag.
+            ValueError: a real position holds a number outside 0..S-1.
         """
         check_tags(y, self.mask, self.unary.shape[2])
         chain, order = self.to(self.state).compacted()
@@ -286,13 +286,13 @@ class ChainPotentials:
         for at, scores in ((first, chain.start), (last, chain.end)):
             if scores is not None:
                 parts = parts.scatter_add(-1, at, scores[y.gather(-1, at)].double())
-        return torch.where(real, parts, 0)  # not times: scores at masked positions may be anything
+        return torch.where(real, parts, 0)  # not a product: scores at masked positions may be NaN
 
     def value_and_gradient(self) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
-        """A function from a relaxed answer y to F and dF/dy, constants, in closed form; 0 where masked.
+        """A function from a relaxed answer y to F and dF/dy in closed form, as constants; 0 where masked.
 
-        dF/dy_t = u_t + W y_t+1 + W^T y_t-1, with the scores of the ends in u. To forbid is to have the lowest
-        number as score.
+        dF/dy_t = u_t + W y_t+1 + W^T y_t-1, with the start and end scores in u. A score of -inf counts as the
+        lowest finite number.
 
         Shapes:
             y: (..., B, T, S).   returns: (..., B) and (..., B, T, S).
@@ -322,7 +322,7 @@ class ChainPotentials:
         return _or_forbidden((unary * y).sum((-2, -1)) + (step * y[..., 1:, :]).sum((-2, -1)))
 
     def _finite(self) -> tuple[Tensor, Tensor]:
-        """Unary scores, those of the ends in them and 0 where masked, and pairwise ones; none is infinite."""
+        """Unary scores with start and end scores, 0 where masked, and pairwise scores; -inf made finite."""
         lowest = torch.finfo(self.state).min
         unary, pairwise = (s.to(self.state).clamp_min(lowest) for s in (self.with_ends(), self.pairwise))
         return self._masked(unary), pairwise
@@ -332,7 +332,7 @@ class ChainPotentials:
         return rows if self.mask is None else rows.masked_fill(~self.mask.unsqueeze(-1), 0)
 
     def with_ends(self) -> Float[Tensor, "B T S"]:
-        """The unaries with start and end scores in them, where padding stands at the tail."""
+        """The unaries plus start and end scores, for padding at the tail."""
         unary, real = self.unary.to(self.state), self.real()
         if self.start is not None:
             first = real & ~F.pad(real[:, :-1], (1, 0))
@@ -343,19 +343,19 @@ class ChainPotentials:
         return unary
 
     def real(self) -> Tensor:
-        """The mask, made where there is none, (B, T)."""
+        """The mask (B, T), all True if there is none."""
         if self.mask is not None:
             return self.mask
         return torch.ones(self.unary.shape[:2], dtype=torch.bool, device=self.unary.device)
 
 
 def state_type(unary: Tensor) -> torch.dtype:
-    """The float type of what is computed from scores of which these are the unary ones."""
+    """The float type of results for these unary scores."""
     return torch.float64 if unary.dtype == torch.float64 else torch.float32
 
 
 def check_tags(tags: Tensor, mask: Tensor | None, num_tags: int) -> None:
-    """Raise where a real position holds a number that is no tag; torch.compile may not look."""
+    """Raise ValueError if a real position holds a number that is no tag; skipped under torch.compile."""
     if torch.compiler.is_compiling():
         return
     wrong = (tags < 0) | (tags >= num_tags)
@@ -366,7 +366,7 @@ def check_tags(tags: Tensor, mask: Tensor | None, num_tags: int) -> None:
         value = int(tags[wrong][0])
         raise ValueError(
             f"tag {value} at position {position} of example {example} is outside 0..{num_tags - 1}. "
-            "If the position is not to count, take it out of the mask."
+            "If the position is padding, set its mask to False."
         )
 
 
@@ -391,10 +391,10 @@ def _reordered(y: Tensor, order: Tensor | None) -> Tensor:
 
 
 def _times_pairwise(rows: Float[Tensor, "... T S"], pairwise: Tensor) -> Tensor:
-    """Each row times its table, or the one table."""
+    """Each row times the matrix of its step, or times the one matrix."""
     return (rows.unsqueeze(-2) @ pairwise).squeeze(-2) if pairwise.dim() > 2 else rows @ pairwise
 
 
 def _or_forbidden(score: Tensor) -> Tensor:
-    """-inf for an answer that has a part in what is forbidden."""
+    """-inf for answers with weight on something forbidden."""
     return score.masked_fill(score < torch.finfo(score.dtype).min * 1e-6, FORBIDDEN)

@@ -216,7 +216,7 @@ def test_errors_name_the_shape_the_place_and_the_way_out() -> None:
         nll(p, torch.zeros(5, 2, 4).long())
     with pytest.raises(ValueError, match=r"relaxed answer of shape \(2, 4\)"):
         p.score(torch.zeros(2, 4))
-    with pytest.raises(ValueError, match=r"table of \(2, 2\), and the potentials have 3 tags"):
+    with pytest.raises(ValueError, match=r"matrix of \(2, 2\), and the potentials have 3 tags"):
         Constraints(torch.ones(2, 2).bool()).on(p)
     with pytest.raises(ValueError, match="0 answers are requested"):
         chain.k_best(p, 0)

@@ -1,23 +1,23 @@
-"""Exact inference in linear chains: log Z, probabilities, best answers, samples.   [Scaling §4.1]
+"""Exact inference in linear chains: log Z, marginals, best answers, samples.   [Scaling §4.1]
 
-One recursion, many answers. `inference.chain.reference` runs it in log space; fast twins run it on rescaled
-probabilities (`chain.kernels`), and what they cannot do safely goes to a wider float type, then to log
-space. Each function takes `path`:
+`inference.chain.reference` runs the recursions in log space. `chain.kernels` has fast versions on rescaled
+probabilities; sequences for which those are unsafe are computed again in float64, then in log space. Each
+function takes `path`:
 
-    auto       the fastest that fits device, size, float type and what is installed
+    auto       the fastest for the device, the size and the installed packages
     reference  log space, differentiable to any order
     fused      PyTorch with one hand-written backward pass
     compiled   numba, on a CPU
     triton     on a CUDA device
 
-STRUCTURED_KERNELS=off in the environment lets `auto` choose among reference and fused only. Sums have first
-and second derivatives on every path, the others on the reference path, whatever `path` says. Scores of
-float16 and bfloat16 are read as such; state and results are float32, or float64 where any score is. Empty
-sequences give 0. What no position uses, such as the table of chains of length 1, counts for nothing and has a
+With STRUCTURED_KERNELS=off in the environment `auto` chooses between reference and fused only. log Z and
+nll have first and second derivatives on every path; `path="reference"` is differentiable to any order. Scores
+may be float16 or bfloat16; results are float32, or float64 if any score is. Empty
+sequences give 0. Scores that no position uses, such as the transition matrix of chains of length 1, have a
 gradient of 0.
 
-Every function raises ValueError where a score that is used is NaN or +inf (it names the place) and where
-constraints leave a sequence without any answer; `nll` also where they forbid the gold tags.
+Every function raises ValueError if a score that is used is NaN or +inf (the message names its index), and if
+no answer of a sequence is allowed; `nll` also if the gold tags are forbidden.
 
 Shapes: B examples, T positions, S tags, K answers.
 """
@@ -36,7 +36,7 @@ from inference.chain.checks import check_memory, checked, detached, gold_checked
 from inference.chain.crf import CRF as CRF
 from inference.chain.paths import Path, pick, problem_of
 
-MANY = 2**28  # numbers; below, free memory is not looked up
+MANY = 2**28  # free memory is checked from so many numbers on
 
 
 class Decoded(NamedTuple):
@@ -72,8 +72,8 @@ def nll(p: ChainPotentials, tags: Int[Tensor, "B T"], *, path: Path = "auto") ->
 def marginals(p: ChainPotentials, *, path: Path = "auto") -> Float[Tensor, "B T S"]:
     """Tag probabilities, 0 at masked positions: the gradient of log Z in the unaries. Differentiable.
 
-    They are right absolutely: in float32 one under 1e-8 / (T S) may come back as 0. For the logarithm of such
-    a one see `criteria.MarginalCrossEntropy`, or take float64, where it is 1e-43.
+    The absolute error is small, not the relative one: in float32 a marginal below 1e-8 / (T S) may be 0, in
+    float64 one below 1e-43. For logarithms of such marginals see `criteria.MarginalCrossEntropy`.
     """
     chosen = _pick_that_fits(p, path, "marginals")
     if chosen == "reference":
@@ -92,9 +92,9 @@ def entropy(p: ChainPotentials, *, path: Path = "auto") -> Float[Tensor, " B"]:
 
 
 def pairwise_marginals(p: ChainPotentials, *, path: Path = "auto") -> Float[Tensor, "B steps S S"]:
-    """Probabilities of neighbouring tags (B, T-1, S, S), each at the left one's position; else 0.
+    """Probabilities of neighbouring tags (B, T-1, S, S), at the position of the left tag; 0 where masked.
 
-    Differentiable. They take several times the memory of their shape; more than is free raises an error.
+    Differentiable. They need several times the memory of their shape, and raise an error if that is not free.
     """
     pick(p, path)
     examples, length, size = p.unary.shape
@@ -107,7 +107,7 @@ def pairwise_marginals(p: ChainPotentials, *, path: Path = "auto") -> Float[Tens
 
 
 def viterbi(p: ChainPotentials, *, path: Path = "auto") -> Decoded:
-    """The best answers and their scores. Among equals, one of them."""
+    """The best answers and their scores. On a tie, one of them."""
     chosen = _pick_that_fits(p, path, "viterbi")
     tags, score = fast.best(p, chosen)
     return Decoded(tags, checked(score, p))
@@ -116,7 +116,7 @@ def viterbi(p: ChainPotentials, *, path: Path = "auto") -> Decoded:
 def loss_augmented(p: ChainPotentials, cost: Float[Tensor, "B T S"], *, path: Path = "auto") -> Decoded:
     """Argmax F(y) + cost(y), for a cost that is a sum over positions, and that maximum.   [Scaling eq. 7]
 
-    Of a cost that is 1/T at every wrong tag this is what a structured SVM needs.
+    With a cost of 1/T for each wrong tag this is the loss-augmented answer of a structured SVM.
     """
     return viterbi(p.plus(cost), path=path)
 
@@ -159,7 +159,7 @@ def sample(
 
 
 def _loss_in_one(p: ChainPotentials, tags: Tensor, path: str) -> Tensor:
-    """Log Z less the gold score in one sweep, or in two steps where that fails, to name the cause."""
+    """Log Z minus the gold score in one sweep; in two steps if that fails, to name the cause."""
     if torch.compiler.is_compiling():
         return fast.rows(problem_of(p, tags), path)
     with suppress(ValueError):
@@ -168,9 +168,9 @@ def _loss_in_one(p: ChainPotentials, tags: Tensor, path: str) -> Tensor:
 
 
 def _pick_that_fits(p: ChainPotentials, path: Path, what: str) -> str:
-    """The path to take; raises where scores, messages of both directions and a gradient would not fit.
+    """The path to take, after a check that scores, messages and gradients fit into free memory.
 
-    For a gradient, log space keeps all pairs of tags at each position.
+    For a gradient, the reference path stores all pairs of tags at each position.
     """
     chosen = pick(p, path, maxima=what == "viterbi")
     if torch.compiler.is_compiling():

@@ -1,6 +1,6 @@
-"""Chains in autograd: log Z, its gradient, and entropy as functions with hand-written derivatives.
+"""Autograd functions of chains: log Z, its gradient and entropy, with hand-written derivatives.
 
-Under torch.compile, which must not look inside, log Z, its gradient, how that changes, and Viterbi are one
+Under torch.compile log Z, its gradient, the derivative of that along a direction, and Viterbi are one opaque
 operator each.
 
 Shapes: B examples, T positions, S tags.
@@ -30,7 +30,7 @@ class Rows(torch.autograd.Function):
     def forward(ctx: Context, solved: Solved, *scores: Tensor | None) -> Tensor:
         ctx.solved = solved
         ctx.save_for_backward(*scores)
-        return solved.rows.detach()  # another tensor: the same would hold on to itself through ctx
+        return solved.rows.detach()  # detached: otherwise ctx would hold a reference cycle
 
     @staticmethod
     def backward(ctx: Context, weight: Tensor) -> Gradients:
@@ -66,7 +66,7 @@ class Gradient(torch.autograd.Function):
 
 
 class Change(torch.autograd.Function):
-    """How `Gradient` changes along a direction; to differentiate it once more raises an error."""
+    """The derivative of `Gradient` along a direction; third derivatives raise an error."""
 
     @staticmethod
     def forward(ctx: Context, solved: Solved, pairs: bool, weight: Tensor, *both: Tensor | None) -> Gradients:
@@ -76,7 +76,9 @@ class Change(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Context, *_: Tensor | None) -> Gradients:
-        raise RuntimeError('a third derivative of a chain needs path="reference": the others know two.')
+        raise RuntimeError(
+            'a third derivative of a chain needs path="reference": the other paths have two derivatives.'
+        )
 
 
 class Entropy(torch.autograd.Function):
@@ -103,12 +105,12 @@ class Entropy(torch.autograd.Function):
 
 
 def present(gradient: ScoreGradient, there: list[bool]) -> ScoreGradient:
-    """The entries of scores that are there; None for the others."""
+    """The entries of the scores that are given; None for the others."""
     return ScoreGradient(*(g if known else None for g, known in zip(gradient, there, strict=True)))
 
 
 def rows(problem: Problem, path: str) -> Tensor:
-    """Log Z, less the score of the gold tags where there are some, (B,)."""
+    """Log Z (B,), minus the score of the gold tags if there are any."""
     if torch.compiler.is_compiling():
         return chain_rows(*problem, path)
     with torch.no_grad():
@@ -153,7 +155,7 @@ def chain_rows(
     tags: Tensor | None,
     path: str,
 ) -> Tensor:
-    """`rows` as one operator. Its backward pass solves again: a solution has no fixed shape."""
+    """`rows` as one operator. Its backward pass solves again, since a solution has no fixed shape."""
     return solve(Problem(unary, pairwise, start, end, mask, tags), path).rows.clone()
 
 

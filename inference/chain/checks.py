@@ -15,16 +15,16 @@ FORBIDDEN = float("-inf")
 
 
 def detached(p: ChainPotentials) -> ChainPotentials:
-    """The same potentials, cut from what made them."""
+    """The same potentials without their graph."""
     start, end = (None if v is None else v.detach() for v in (p.start, p.end))
     return replace(p, unary=p.unary.detach(), pairwise=p.pairwise.detach(), start=start, end=end)
 
 
 def checked(values: Tensor, p: ChainPotentials) -> Tensor:
-    """The rows (B,) of a result, when all are finite; NaN and infinities in scores always show there.
+    """The rows (B,) of a result, after a check that all are finite; NaN and +inf in scores always reach them.
 
     Raises:
-        ValueError: with the score that is the cause.
+        ValueError: a row is not finite; the message names the score that is the cause.
     """
     if not torch.compiler.is_compiling() and not _all_finite(values.detach()):
         raise ValueError(explain(values.detach(), p))
@@ -32,10 +32,11 @@ def checked(values: Tensor, p: ChainPotentials) -> Tensor:
 
 
 def gold_checked(loss: Tensor, p: ChainPotentials, tags: Tensor) -> Tensor:
-    """Log Z less the score of gold tags, (B,), when all are finite.
+    """The rows (B,) of a loss, after a check that all are finite.
 
     Raises:
-        ValueError: with the score that is the cause, or else the first gold tag or pair that is forbidden.
+        ValueError: one is not; the message names the score that is the cause, or the first gold tag or pair
+            that is forbidden.
     """
     if not torch.compiler.is_compiling() and not _all_finite(loss.detach()):
         checked(log_partition(detached(p)), p)
@@ -45,12 +46,12 @@ def gold_checked(loss: Tensor, p: ChainPotentials, tags: Tensor) -> Tensor:
 
 
 def check_finite(chain: Chain, p: ChainPotentials, what: str) -> None:
-    """Raise where a score is NaN or infinite, for what cannot do with -inf either.
+    """Check that no score is NaN or infinite, for methods without -inf.
 
-    A sum that is finite shows in one look that all are; one that is not may have overflown.
+    If the sum of all scores is finite, each of them is; otherwise the sum may have overflowed.
 
     Raises:
-        ValueError: with the first such score.
+        ValueError: a score is not finite; the message names the first.
     """
     if torch.compiler.is_compiling():
         return
@@ -61,13 +62,13 @@ def check_finite(chain: Chain, p: ChainPotentials, what: str) -> None:
         found = _first(~scores.isfinite(), scores)
         if found:
             raise ValueError(
-                f"{what} needs finite scores; a {name} score is {found}. Where something is forbidden take "
+                f"{what} needs finite scores; a {name} score is {found}. If some are forbidden, take "
                 "exact inference, `inference.chain`."
             )
 
 
 def _all_finite(values: Tensor) -> bool:
-    """On a CPU numpy is the quicker one to ask."""
+    """Whether all are finite; numpy is faster on a CPU."""
     if values.device.type == "cpu":
         return bool(np.isfinite(values.numpy()).all())
     return bool(values.isfinite().all())
@@ -75,7 +76,7 @@ def _all_finite(values: Tensor) -> bool:
 
 @torch.no_grad()
 def explain(values: Tensor, p: ChainPotentials) -> str:
-    """The sentence for a result that is not finite."""
+    """The error message for a result that is not finite."""
     for name, scores in _scores(p):
         found = _first(scores.isnan() | (scores == float("inf")), scores)
         if found:
@@ -101,7 +102,7 @@ def _scores(p: ChainPotentials) -> Iterator[tuple[str, Tensor]]:
 
 
 def _first(bad: Tensor, scores: Tensor) -> str:
-    """The first of the bad scores and its index, or nothing."""
+    """The first of the bad scores and its index, or an empty text."""
     if not bool(bad.any()):
         return ""
     index = bad.nonzero()[0].tolist()
@@ -109,7 +110,7 @@ def _first(bad: Tensor, scores: Tensor) -> str:
 
 
 def _dead_end(row: int, p: ChainPotentials) -> str:
-    """Where the answers of an example come to an end, reading from the left."""
+    """The first position that no allowed answer of an example reaches."""
     one = slice(row, row + 1)
     pairwise = p.pairwise[one] if p.pairwise.dim() == 4 else p.pairwise
     alone = replace(p, unary=p.unary[one].double(), pairwise=pairwise, mask=p.real()[one], end=None)
@@ -121,7 +122,7 @@ def _dead_end(row: int, p: ChainPotentials) -> str:
 
 
 def _explain_gold(row: int, p: ChainPotentials, tags: Tensor) -> str:
-    """The sentence for the loss of an example that is not finite, though its log Z is."""
+    """The error message for a loss that is not finite although log Z is."""
     for score, name in _gold_scores(row, p, tags):
         if score == FORBIDDEN:
             return (
@@ -132,7 +133,7 @@ def _explain_gold(row: int, p: ChainPotentials, tags: Tensor) -> str:
 
 
 def _gold_scores(row: int, p: ChainPotentials, tags: Tensor) -> Iterator[tuple[float, str]]:
-    """Each score that gold tags take, from left to right, and what it is."""
+    """Each score of the gold tags, from left to right, and its name."""
     places = p.real()[row].nonzero().flatten()
     positions, y = places.tolist(), tags[row, places].tolist()
     unary, pairwise = p.unary[row].tolist(), p.pairwise[row] if p.pairwise.dim() == 4 else p.pairwise
@@ -151,10 +152,10 @@ def _gold_scores(row: int, p: ChainPotentials, tags: Tensor) -> Iterator[tuple[f
 
 
 def check_memory(numbers: int, like: Tensor, what: str, advice: str) -> None:
-    """Raise where so many numbers of the tensor's type would not fit the memory that is free.
+    """Check that so many numbers of the tensor's type fit into free memory.
 
     Raises:
-        ValueError: with the need, what there is, and what to do.
+        ValueError: they do not; the message gives both sizes and what to do.
     """
     need, free = numbers * max(like.element_size(), 4), free_bytes(like.device)
     if free is not None and need > free:

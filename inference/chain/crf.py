@@ -14,9 +14,9 @@ REDUCTIONS = ("sum", "mean", "token_mean", "none")
 
 
 class CRF(nn.Module):
-    """Scores of tags by position, from any network, plus learned scores of one tag after another.
+    """A CRF on emission scores of any network, with learned transition scores.
 
-    Parameters have the names, shapes and first values of pytorch-crf's `CRF`, so its checkpoints load here.
+    Parameters have the names, shapes and initialisation of pytorch-crf's `CRF`, so its checkpoints load here.
     What differs: `forward` is a loss, masks may leave out any position, answers are tensors.
 
     Args:
@@ -81,7 +81,7 @@ class CRF(nn.Module):
         return self._swapped(chain.marginals(self.potentials(emissions, mask)))
 
     def potentials(self, emissions: Float[Tensor, "..."], mask: Tensor | None = None) -> ChainPotentials:
-        """What every function of `inference.chain` takes; examples come first there."""
+        """The argument of every function of `inference.chain`, with examples first."""
         if emissions.dim() != 3 or emissions.shape[2] != self.num_tags:
             raise ValueError(
                 f"emissions have shape {tuple(emissions.shape)}; they need three dimensions, the last one of "
@@ -93,5 +93,5 @@ class CRF(nn.Module):
         )
 
     def _swapped(self, x: Shaped[Tensor, "..."]) -> Tensor:
-        """Examples first, or back."""
+        """Swap examples and positions unless `batch_first`."""
         return x if self.batch_first else x.transpose(0, 1)

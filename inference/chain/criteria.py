@@ -1,9 +1,9 @@
-"""What a chain is trained by, each with the answer that goes with it.   [Scaling §4.1]
+"""Training criteria of a chain, each with its prediction.   [Scaling §4.1]
 
-Log Z, marginals and the best answer are defined by the recursions of `inference.chain.reference`;
-`inference.chain` takes the fastest way to them.
+`inference.chain.reference` defines log Z, marginals and the best answer; `inference.chain` computes them on
+the fastest path.
 
-Shapes: B examples, T positions, S tags. y is one-hot, (B, T, S), all zero where a position is not real.
+Shapes: B examples, T positions, S tags. y is one-hot, (B, T, S), all zero at masked positions.
 """
 
 import warnings
@@ -25,14 +25,14 @@ from inference.chain.reference import Chain
 Tags = Float[Tensor, "B T S"]
 Rows = Float[Tensor, " B"]
 
-# Examples with gold probabilities below these go through float64, and in float64 through logarithms; at once
-# where no gradient is wanted, for then logarithms are the quicker way.
+# Examples with gold probabilities below SMALL are computed again in float64, and in float64 those below
+# SMALLER in log space. Without gradients log space is faster and used directly.
 SMALL, SMALLER = 1e-20, 1e-200
 
 
 @dataclass(frozen=True)
 class Likelihood(Criterion[ChainPotentials]):
-    """-log P(gold), summed over positions; the best answer.   [Scaling eq. 4]"""
+    """Loss: -log P(gold) of the whole sequence. Prediction: the best answer.   [Scaling eq. 4]"""
 
     def loss(self, p: ChainPotentials, y: Tags) -> Rows:
         return chain.nll(p, y.argmax(-1))
@@ -43,7 +43,7 @@ class Likelihood(Criterion[ChainPotentials]):
 
 @dataclass(frozen=True)
 class MarginalCrossEntropy(Criterion[ChainPotentials]):
-    """Mean over positions of -log p_t(gold_t); the marginals p, whose argmax decides.   [Scaling eq. 5]"""
+    """Loss: mean over positions of -log p_t(gold_t). Prediction: the marginals p.   [Scaling eq. 5]"""
 
     def loss(self, p: ChainPotentials, y: Tags) -> Rows:
         gold = gold_probability(chain.marginals(p), y)
@@ -65,7 +65,7 @@ class MarginalCrossEntropy(Criterion[ChainPotentials]):
 
 @dataclass(frozen=True)
 class StructuredSVM(Criterion[ChainPotentials]):
-    """The worst violation of a margin, the share of wrong tags; the best answer.   [Scaling eqs. 7, 8]"""
+    """Loss: structured hinge with Hamming cost. Prediction: the best answer.   [Scaling eqs. 7, 8]"""
 
     def loss(self, p: ChainPotentials, y: Tags) -> Rows:
         cost, gold = hamming(y.to(p.state)), y.argmax(-1)
@@ -80,7 +80,7 @@ class StructuredSVM(Criterion[ChainPotentials]):
 
 @dataclass(frozen=True)
 class MeanFieldCrossEntropy(Criterion[ChainPotentials]):
-    """Mean over positions of -log q_t(gold_t) for mean-field q; q, whose argmax is the answer.
+    """Loss: mean over positions of -log q_t(gold_t), for mean-field q. Prediction: q.
 
     [Scaling eqs. 5, 6]
     """
@@ -102,15 +102,15 @@ class MeanFieldCrossEntropy(Criterion[ChainPotentials]):
 
 
 def gold_probability(marginals: Tags, y: Tags) -> Float[Tensor, "B T"]:
-    """p_t(gold_t), and 1 where a position is not real."""
+    """p_t(gold_t), and 1 at masked positions."""
     return (marginals * y).sum(-1) + (1 - y.sum(-1))
 
 
 def cross_entropy(probability: Float[Tensor, "B T"], y: Tags) -> Rows:
     """Mean over the real positions of -log p_t(gold_t).   [Scaling eq. 5]
 
-    `probability` is that of `gold_probability`. One too small for its type counts as the smallest that is
-    not, with no gradient; for such answers take `log_cross_entropy`.
+    `probability` is that of `gold_probability`. It is clamped to the smallest normal number of its type, with
+    no gradient below; for such answers take `log_cross_entropy`.
     """
     tiny = torch.finfo(probability.dtype).tiny
     return -probability.clamp_min(tiny).log().sum(-1) / length(y)
@@ -128,24 +128,24 @@ def log_cross_entropy(scores: Tags, y: Tags) -> Rows:
 def structured_hinge(lead: Rows, cost: Rows) -> Rows:
     """max_y [F(y) + Delta(y, gold)] - F(gold), never below 0.   [Scaling eq. 7]
 
-    Of the answer that reaches the maximum `lead` is F(y) - F(gold) and `cost` is Delta; the answer itself is
-    a constant to the gradient.
+    For the answer that attains the maximum, `lead` is F(y) - F(gold) and `cost` is Delta. No gradient flows
+    through the answer.
     """
     return (lead + cost).clamp_min(0)
 
 
 def hamming(y: Tags) -> Tags:
-    """Delta split over tags: 1 / length for a wrong tag at a real position, else 0.   [Scaling eq. 8]"""
+    """Delta by position and tag: 1 / length for a wrong tag at a real position, else 0.   [Scaling eq. 8]"""
     return (y.sum(-1, keepdim=True) - y) / length(y).view(-1, 1, 1)
 
 
 def length(y: Tags) -> Rows:
-    """Real positions of each example; 1 where there is none, to divide by."""
+    """The number of real positions of each example, at least 1."""
     return y.sum((-2, -1)).clamp_min(1)
 
 
 def _in_logs(p: ChainPotentials, y: Tags) -> Rows:
-    """The loss without ever leaving log space."""
+    """The loss computed in log space."""
     c, way = Chain.of(p), log_space if p.pairwise.dim() == 2 else chain_reference
     return log_cross_entropy(c.restore(way.forward_messages(c) + way.backward_messages(c)), y)
 

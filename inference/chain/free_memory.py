@@ -1,4 +1,4 @@
-"""How much memory there is to take, also where a control group, such as a cluster's job, sets a limit."""
+"""Free memory, within the limits of control groups such as those of a cluster's jobs."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,22 +6,22 @@ from pathlib import Path
 import torch
 
 SYSTEM, GROUPS, OWN = Path("/proc/meminfo"), Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
-# What a group calls its limit, what it uses, and files it would drop, in both versions of control groups
+# File names of the limit, the usage, and the reclaimable file cache, in both versions of control groups
 VERSION_1 = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
 VERSION_2 = "memory.max", "memory.current", "inactive_file"
 
 
 def free_bytes(device: torch.device) -> int | None:
-    """Memory of the device that can still be taken, or None where that cannot be found out."""
+    """Free memory of the device in bytes, or None if it is unknown."""
     if device.type == "cuda":
-        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # by torch, to reuse
+        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # cached by torch
         return torch.cuda.mem_get_info(device)[0] + kept
     found = [_named(SYSTEM, "MemAvailable:", 1024), *left_in_groups(OWN, GROUPS)]
     return min((left for left in found if left is not None), default=None)
 
 
 def left_in_groups(own: Path, root: Path) -> Iterator[int]:
-    """What each group around this process still allows, if it sets a limit.
+    """What each control group of this process still allows, if it sets a limit.
 
     `own` lists the groups of the process, `root` is where groups are mounted.
     """
@@ -34,7 +34,7 @@ def left_in_groups(own: Path, root: Path) -> Iterator[int]:
 
 
 def _left(root: Path, path: str, names: tuple[str, str, str]) -> Iterator[int]:
-    """Of the group and those around it; a container may show the last alone."""
+    """The free memory of a group and its parents; a container may show the root alone."""
     limit_name, used_name, droppable = names
     group = root / path.lstrip("/")
     for folder in [group, *group.parents]:
@@ -47,7 +47,7 @@ def _left(root: Path, path: str, names: tuple[str, str, str]) -> Iterator[int]:
 
 
 def _named(path: Path, name: str, unit: int) -> int | None:
-    """The number behind a name in a file of names and numbers."""
+    """The number after a name in a file of names and numbers."""
     for line in (_text(path) or "").splitlines():
         words = line.split()
         if words and words[0] == name:

@@ -1,12 +1,12 @@
-"""Mean field on a chain: the factorised distribution q nearest to it from below.   [Scaling eq. 6]
+"""Mean field on a chain: a factorised distribution q that maximises a lower bound of log Z.   [Scaling eq. 6]
 
-The bound ELBO(q) = sum_t q_t . u_t + sum_t q_t W q_t+1 + sum_t H(q_t) <= log Z rises with each update
+The bound ELBO(q) = sum_t q_t . u_t + sum_t q_t W q_t+1 + sum_t H(q_t) <= log Z increases with each update
 
     q_t(s) ~ exp(u_t(s) + sum_r q_t-1(r) W(r, s) + sum_r W(s, r) q_t+1(r)).
 
 No two positions that are updated at once are neighbours, so the bound never falls. Gradients flow back
-through all sweeps. Scores must be finite, or ValueError names the first that is not: a forbidden step has no
-place in a factorised answer.
+through all sweeps. Scores must be finite, since a factorised distribution cannot exclude a transition;
+otherwise ValueError names the first that is not.
 
 Shapes: B examples, T positions, S tags; `scores` (B, T, S) are log q up to a constant a position.
 """
@@ -31,20 +31,20 @@ Rows = Float[Tensor, " B"]
 
 @dataclass(frozen=True)
 class MeanFieldPrediction(Prediction):
-    """q as the answer, -ELBO as what was minimised, and by how much the last sweep raised the bound, (B,)."""
+    """q as the answer, -ELBO as its energy, and the increase of the bound by the last sweep, (B,)."""
 
     change: Tensor
 
 
 @dataclass(frozen=True)
 class MeanField:
-    """So many sweeps from q = softmax(u).
+    """Coordinate ascent from q = softmax(u).
 
     Args:
         sweeps: each updates every position once.
         order: `odd_even`: the first, third, fifth ... position at once, then the others. `sequential`: one
             position after the other.
-        tolerance: a search has converged if the last sweep raised no example's bound by more.
+        tolerance: converged if the last sweep increases the bound of no example by more.
     """
 
     sweeps: int = 10
@@ -58,7 +58,7 @@ class MeanField:
             raise ValueError(f"there is no order {self.order!r} of sweeps; there are {', '.join(ORDERS)}.")
 
     def scores(self, p: ChainPotentials) -> Tags:
-        """The logarithm of q up to a constant, differentiable in all potentials; anything where masked."""
+        """The logarithm of q up to a constant, differentiable in all potentials; undefined where masked."""
         chain, pairwise = _ready(p)
         return chain.restore(ORDERS[self.order](chain, pairwise, chain.unary, self.sweeps))
 
@@ -79,12 +79,12 @@ class MeanField:
 
 
 def elbo(p: ChainPotentials, q: Tags) -> Rows:
-    """The bound on log Z that q gives; padding stands at the tail, and q is 0 there."""
+    """The bound on log Z for q; padding is at the tail, and q is 0 there."""
     return p.score(q) + torch.special.entr(q).sum((-2, -1))
 
 
 def odd_even(chain: Chain, pairwise: Tensor, scores: Tensor, sweeps: int) -> Tensor:
-    """Every other position at once, from the scores on; the neighbours of each are in the other half."""
+    """Every other position at once; the neighbours of each position are in the other half."""
     if not sweeps or not scores.shape[1]:
         return scores
     odd = scores.shape[1] % 2
@@ -103,7 +103,7 @@ def odd_even(chain: Chain, pairwise: Tensor, scores: Tensor, sweeps: int) -> Ten
 
 
 def sequential(chain: Chain, pairwise: Tensor, scores: Tensor, sweeps: int) -> Tensor:
-    """One position after the other, each from neighbours as they are by then."""
+    """One position after the other, each from the current values of its neighbours."""
     q, found = list(_simplex(scores, chain.real).unbind(1)), list(scores.unbind(1))
     for _ in range(sweeps):
         for t in range(len(q)):
@@ -138,5 +138,5 @@ def _simplex(scores: Tensor, real: Tensor) -> Tensor:
 
 
 def _shift(x: Tensor, by: int) -> Tensor:
-    """The entries of dimension 1 moved by one place, 0 where none comes in."""
+    """The entries of dimension 1 shifted by one position, with 0 at the free end."""
     return F.pad(x, (0, 0, by, -by))

@@ -1,4 +1,4 @@
-"""Which recursion a chain takes."""
+"""The choice of a path for a chain."""
 
 import importlib
 import importlib.util
@@ -15,16 +15,16 @@ from inference.chain.kernels.problem import Problem
 
 Path = Literal["auto", "reference", "fused", "compiled", "triton"]
 TRITON_TAGS = 128
-# From so many tags and examples on, products of matrices keep up with products of vectors, and pass them; see
-# `scripts.benchmark_chain --wide`. Maxima have no such products.
+# From so many tags and examples on, matrix products are at least as fast as vector products; see
+# `scripts.benchmark_chain --wide`. Max-sum has no such products.
 WIDE_TAGS, WIDE_EXAMPLES = 384, 16
 
 
 def pick(p: ChainPotentials, path: str, *, maxima: bool = False) -> str:
-    """The path to take to sums, or to maxima. Under torch.compile, which may not ask, "auto" stays as it is.
+    """The path for sums, or for maxima. Under torch.compile "auto" is resolved later, inside the operator.
 
     Raises:
-        ValueError: where the path that was asked for cannot take these potentials, or cannot be loaded.
+        ValueError: the requested path does not support these potentials, or cannot be loaded.
     """
     if path not in get_args(Path):
         raise ValueError(f"there is no path {path!r} through a chain; there are {', '.join(get_args(Path))}.")
@@ -69,7 +69,7 @@ def installed(package: str) -> bool:
 
 @cache
 def has_numba() -> bool:
-    """Whether the compiled path can be taken; warns once where it cannot though numba is installed."""
+    """Whether the compiled path is available; warns once if it is not although numba is installed."""
     fault = fault_of_numba()
     if fault and installed("numba"):
         warnings.warn(f"Chains take the fused path, which is slower: {fault}.", stacklevel=6)
@@ -78,7 +78,7 @@ def has_numba() -> bool:
 
 @cache
 def fault_of_numba() -> str:
-    """Why the compiled path cannot be taken, and what to do about it; empty where it can."""
+    """Why the compiled path is unavailable, and what to do about it; empty if it is available."""
     if not installed("numba"):
         return "numba is not installed: pip install numba"
     try:
@@ -87,7 +87,7 @@ def fault_of_numba() -> str:
         importlib.import_module("inference.chain.kernels.compiled")
     except Exception as error:  # a broken installation may fail in any way
         if "no locator available" in str(error):
-            return "numba can keep its compiled code nowhere: set NUMBA_CACHE_DIR to a folder it can write to"
+            return "numba cannot write its cache: set NUMBA_CACHE_DIR to a folder it can write to"
         why = (str(error).splitlines() or [""])[0]
         return f"importing numba fails ({type(error).__name__}: {why}): pip install --force-reinstall numba"
     return ""

@@ -1,7 +1,8 @@
-"""Linear chains in plain log space: slow, simple, of any float type and differentiable to any order.
+"""Linear chains in log space: slow, simple, and differentiable to any order.
 
-Everything that `inference.chain` offers is defined here; the fast paths are tested against it. Positions are
-compacted (padding at the tail), start and end scores stand in the unaries of the first and last position.
+This file defines every function of `inference.chain`; the fast paths are tested against it. Positions are
+compacted (padding at the tail), and start and end scores are added to the unaries of the first and last
+position.
 
 Shapes: B examples, T positions, S tags, K answers.
 """
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from energies.potentials import FORBIDDEN, ChainPotentials
 
-Sum = Callable[[Tensor, int], Tensor]  # how to add up scores over a dimension: log-sum-exp, or max
+Sum = Callable[[Tensor, int], Tensor]  # the sum of a semiring over a dimension: log-sum-exp, or max
 
 
 class Chain(NamedTuple):
@@ -33,11 +34,11 @@ class Chain(NamedTuple):
         unary = p.with_ends().masked_fill(~real.unsqueeze(-1), 0)
         pairwise = _a_step(p).to(unary.dtype)
         if not len(pairwise):
-            unary = unary + pairwise.sum()  # of nothing: the graph has the table where no step uses it
+            unary = unary + pairwise.sum()  # an empty sum: it keeps the pairwise scores in the graph
         return cls(unary, pairwise, real, order)
 
     def restore(self, values: Tensor, dim: int = 1) -> Tensor:
-        """Values at the compacted positions of `dim`, the one after B, put back where they belong."""
+        """Values at compacted positions, moved back to their original positions along `dim`."""
         if self.order is None:
             return values
         between, after = [1] * (dim - 1), [1] * (values.dim() - dim - 1)
@@ -46,7 +47,7 @@ class Chain(NamedTuple):
 
 
 def _a_step(p: ChainPotentials) -> Tensor:
-    """The tables of compacted potentials, one a step (T-1, 1 or B, S, S); 0 where no real positions meet."""
+    """One transition matrix for each step, (T-1, 1 or B, S, S); 0 at steps into padding."""
     meet = None if p.mask is None else (p.mask[:, 1:] & p.mask[:, :-1])[..., None, None]  # (B, T-1, 1, 1)
     if p.pairwise.dim() == 4:
         table = p.pairwise if meet is None else torch.where(meet, p.pairwise, 0)
@@ -58,7 +59,7 @@ def _a_step(p: ChainPotentials) -> Tensor:
 
 
 def ends_of(real: Tensor) -> tuple[Tensor, Tensor]:
-    """Where the first and the last real position of each sequence stand: two masks (B, T), if compacted."""
+    """The first and the last real position of each compacted sequence, as two masks (B, T)."""
     position = torch.arange(real.shape[1], device=real.device)
     return real & (position == 0), real & (position == real.sum(-1, keepdim=True) - 1)
 
@@ -78,7 +79,7 @@ def largest(scores: Tensor, dim: int) -> Tensor:
 
 
 def forward_messages(c: Chain, add: Sum = log_sum_exp) -> Tensor:
-    """a_t(s): the scores of all beginnings that have tag s at t, added up, (B, T, S); frozen past the end."""
+    """a_t(s): the sum over all prefixes with tag s at t, (B, T, S); constant after the end."""
     a = c.unary[:, 0]
     messages = [a]
     for t in range(1, c.unary.shape[1]):
@@ -89,7 +90,7 @@ def forward_messages(c: Chain, add: Sum = log_sum_exp) -> Tensor:
 
 
 def backward_messages(c: Chain, add: Sum = log_sum_exp) -> Tensor:
-    """b_t(s): the scores of all continuations after tag s at t, added up, (B, T, S); 0 from the end on."""
+    """b_t(s): the sum over all suffixes after tag s at t, (B, T, S); 0 from the end on."""
     b = torch.zeros_like(c.unary[:, 0])
     messages = [b]
     for t in range(c.unary.shape[1] - 1, 0, -1):
@@ -116,7 +117,7 @@ def _empty_rows(c: Chain) -> Tensor:
 
 
 def nll(p: ChainPotentials, tags: Tensor) -> Tensor:
-    """Log Z - F(tags), (B,), as log Z of what answers score beyond these tags: it has no large numbers."""
+    """Log Z - F(tags), (B,), as log Z of score differences to these tags, without large numbers."""
     p = p.to(p.state)
     c, gold = Chain.of(p), p.score_parts(tags)
     if not c.real.shape[1]:
@@ -127,7 +128,7 @@ def nll(p: ChainPotentials, tags: Tensor) -> Tensor:
 
 
 def marginals(p: ChainPotentials) -> Tensor:
-    """Tag probabilities (B, T, S), normalised at each position: exp(a + b - log Z) would lose digits."""
+    """Tag probabilities (B, T, S), normalised by position: more accurate than exp(a + b - log Z)."""
     c = Chain.of(p)
     if not c.real.shape[1]:
         return c.unary
@@ -186,7 +187,7 @@ def viterbi(p: ChainPotentials) -> tuple[Tensor, Tensor]:
 def k_best(p: ChainPotentials, k: int) -> tuple[Tensor, Tensor]:
     """The k best answers, best first: tags (K, B, T) and scores (K, B).
 
-    Where a chain has fewer answers than k, the rest have score -inf and repeat tags of no meaning.
+    If a chain has fewer than k answers, the rest have score -inf and arbitrary tags.
     """
     c = Chain.of(p)
     examples, length, size = c.unary.shape
@@ -213,7 +214,7 @@ def k_best(p: ChainPotentials, k: int) -> tuple[Tensor, Tensor]:
 
 
 def sample(p: ChainPotentials, n: int, generator: torch.Generator | None = None) -> Tensor:
-    """Exact, independent answers (N, B, T), drawn from the last tag back to the first."""
+    """Exact, independent samples (N, B, T), by backward sampling."""
     c = Chain.of(p)
     examples, length, size = c.unary.shape
     if not length:
@@ -241,7 +242,7 @@ def _empty_scores(like: Tensor, k: int) -> Tensor:
 
 
 def entropy(p: ChainPotentials) -> Tensor:
-    """Log Z - E[F], (B,), as what each tag adds given the one before: no two large numbers are subtracted."""
+    """Log Z - E[F], (B,), as a sum of conditional entropies, without differences of large numbers."""
     c = Chain.of(p)
     if not c.real.shape[1]:
         return _empty_rows(c)
@@ -258,5 +259,5 @@ def entropy(p: ChainPotentials) -> Tensor:
 
 
 def finite(scores: Tensor) -> Tensor:
-    """Scores with 0 for -inf, for sums in which what is forbidden has probability 0."""
+    """Scores with 0 in place of -inf, for expectations in which these have probability 0."""
     return scores.masked_fill(scores == FORBIDDEN, 0)
