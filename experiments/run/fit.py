@@ -109,6 +109,7 @@ def _fit(cli: TrainCLI) -> dict[str, Any]:
             cli.trainer.strategy.checkpoint_io.save_checkpoint(kept, start)
     if not more:
         return kept
+    del kept  # Lightning loads it again; one copy in memory is enough
     try:
         with _restoring(start, "checkpoint_connector"):
             path = str(start) if start else None
