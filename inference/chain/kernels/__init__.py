@@ -1,5 +1,5 @@
-"""Fast recursions over chains, one file a technique, and what keeps them safe.
+"""Fast recursions over chains: plain PyTorch, numba, Triton.
 
-`problem` has their interface; `fallback.solve` runs one, and again in a wider float type or in log space for
-the sequences that it could not do safely.
+`problem` has their interface. `fallback.solve` runs one of them, and repeats the sequences that it flags as
+unsafe in float64 or in log space.
 """

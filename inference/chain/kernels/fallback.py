@@ -1,4 +1,4 @@
-"""What a fast recursion flags as unsafe is computed again, in float64 and then in log space.
+"""Sequences that a fast recursion flags as unsafe are computed again, in float64, then in log space.
 
 Shapes: B examples, T positions, S tags.
 """
@@ -38,7 +38,7 @@ def solve(problem: Problem, path: str) -> Solved:
         if not bool(solved.rows.isfinite().all()):
             raise ValueError(explain(solved.rows, problem.potentials()))
     if problem.tags is not None:
-        solved.rows.clamp_(min=0)  # below it by rounding alone
+        solved.rows.clamp_(min=0)  # negative only by rounding
     return solved
 
 
@@ -65,7 +65,7 @@ def decoder(path: str) -> Any:  # noqa: ANN401
 
 
 class Mixed:
-    """A problem whose sequences were not all done in one way; `inference.chain.kernels.problem.Solved`."""
+    """A problem with sequences solved in different ways; `inference.chain.kernels.problem.Solved`."""
 
     def __init__(self, problem: Problem, solved: Solved, path: str) -> None:
         self.shape, self.dtype = problem.unary.shape, solved.rows.dtype
@@ -95,7 +95,7 @@ class Mixed:
         return d_rows, self._join(changes)
 
     def _join(self, found: list[ScoreGradient]) -> ScoreGradient:
-        """Unary entries side by side, the others added up."""
+        """Unary entries by sequence, sums of the others."""
         unary = self.rows.new_zeros(self.shape)
         for (index, _), gradient in zip(self.parts, found, strict=True):
             assert gradient.unary is not None

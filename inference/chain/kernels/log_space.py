@@ -1,4 +1,4 @@
-"""The last attempt: log space in float64, for any range of scores.
+"""The last fallback: log space in float64, for any range of scores.
 
 Shapes: B examples, T positions, S tags.
 """
@@ -90,7 +90,7 @@ class LogSpace:
 
 
 def forward_messages(c: reference.Chain) -> Tensor:
-    """The float64 messages of `chain_reference`, quicker; c has one table for all steps.
+    """The float64 messages of `inference.chain.reference`, faster; c has one transition matrix.
 
     A position takes S exponentials and a product with exp(W) instead of S^2 exponentials. Where a sum of
     probabilities is so small that what fell out of it may count, the example is done by the reference.

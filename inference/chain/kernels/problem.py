@@ -1,4 +1,4 @@
-"""The interface of the fast recursions over chains: a problem, its solution, and when that can be trusted.
+"""The interface of the fast recursions over chains: a problem, its solution, and when that is safe.
 
 Shapes: B examples, T positions, S tags.
 """
@@ -54,7 +54,7 @@ def largest_safe_size(table_gap: float, limits: Limits) -> float:
 
 
 class Problem(NamedTuple):
-    """Scores of chains, and gold tags where their score is to be taken off log Z."""
+    """Scores of chains, and gold tags if their score is subtracted from log Z."""
 
     unary: Tensor  # (B, T, S)
     pairwise: Tensor  # (S, S)
@@ -75,7 +75,7 @@ class Problem(NamedTuple):
 
 
 class ScoreGradient(NamedTuple):
-    """One number for each score of a problem: a gradient, or a direction. None if absent, or zero."""
+    """One number for each score of a problem: a gradient, or a direction. None: no such score, or zeros."""
 
     unary: Tensor | None
     pairwise: Tensor | None
@@ -86,8 +86,8 @@ class ScoreGradient(NamedTuple):
 class Solved(Protocol):
     """A problem after its forward sweep."""
 
-    rows: Tensor  # (B,) log Z, less the score of the gold tags
-    safe: Tensor  # (B,) bool: whether the row, and all that follows from it, can be trusted
+    rows: Tensor  # (B,) log Z, minus the score of the gold tags
+    safe: Tensor  # (B,) bool: whether the row and its derivatives are accurate
     is_safe: bool  # whether all can
 
     def gradient(self, weight: Tensor, *, pairs: bool = True) -> ScoreGradient:
