@@ -1,4 +1,4 @@
-"""Data that lives whole on the trainer's device."""
+"""Data modules whose splits are kept as tensors on the trainer's device."""
 
 from abc import abstractmethod
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from datamodules.errors import DataMismatch
 class Split:
     """Inputs and answers y (N, ...) of one part of the data; `mask` and `observed` as in Batch.
 
-    The mask is that of the inputs where they have one.
+    Inputs that have a mask of their own give the mask.
     """
 
     inputs: Any  # as in Batch
@@ -36,14 +36,14 @@ class Split:
 
 
 class DeviceData(LightningDataModule):
-    """Three splits as tensors on the device, cut into batches of (seed, epoch).
+    """Three splits as tensors on the device; the order of training batches depends on (seed, epoch).
 
-    With `pool` above 1 the training sentences of a batch are of similar lengths: see Batches. With
-    `observed_share` that share of the training answers, drawn with the seed, is known; the others are hidden.
-    A `transform` changes training batches: see `transforms`.
+    With `pool` above 1 the training sentences of a batch have similar lengths: see Batches. With
+    `observed_share` only that share of the training answers, drawn with the seed, is observed. A `transform`
+    changes training batches: see `transforms`.
 
-    Under several processes each trains on its share of every permutation. Validation and test are not shared
-    out: each process sees all of it, so that the numbers are those of one process.
+    With several processes, each trains on its share of every permutation. Each process sees all of validation
+    and test, so the numbers are those of one process.
     """
 
     def __init__(
@@ -68,8 +68,8 @@ class DeviceData(LightningDataModule):
         self.checksums: dict[str, str] = {}  # sha256 of each file that was read, by name
         self.tables: dict[str, Tensor] = {}  # of the vocabulary, for networks that ask for them
 
-    def noted(self, name: str, content: bytes) -> bytes:
-        """The content of a file that is read; its checksum goes into the record."""
+    def record_checksum(self, name: str, content: bytes) -> bytes:
+        """Keep the checksum of a file for the record; return the file's content."""
         self.checksums[name] = sha256(content).hexdigest()
         return content
 
@@ -79,12 +79,12 @@ class DeviceData(LightningDataModule):
 
     @abstractmethod
     def missing(self) -> str | None:
-        """One sentence on why the data cannot be had without a download, and what would get it; else None."""
+        """One sentence on which data is not here and how to get it; None when all of it is here."""
 
-    def wanted(self) -> dict[str, Any] | None:
-        """An object that answers `missing` like this one and needs no torch, as a config, if there is one.
+    def source_files(self) -> dict[str, Any] | None:
+        """The config of an object with the same `missing` that needs no torch; None if there is none.
 
-        It may depend on the arguments of this one alone, not on what files there are.
+        It depends on the arguments of this module alone, not on which files are here.
         """
         return None
 
@@ -136,6 +136,6 @@ class DeviceData(LightningDataModule):
 
 
 def drawn_share(count: int, share: float, seed: int) -> Bool[Tensor, " N"]:
-    """True at a share of `count` places."""
+    """True for a random share of `count` rows."""
     order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
     return order < round(share * count)

@@ -1,4 +1,4 @@
-"""Batches, and the loader that cuts them from tensors that already live on the device.
+"""Batches, and the loader that cuts them from tensors on the device.
 
 Shapes: B examples of a batch, N examples of a split.
 """
@@ -22,8 +22,8 @@ class Batch:
     """Inputs of B examples, true answers y (B, ...), which positions are real and which answers are known.
 
     `mask` is bool, True is real; None where every position of every answer is real (label sets).
-    `observed` (B,) is bool, True where the answer is known; None where all are. An answer that is not known
-    is all zero, whatever was given.
+    `observed` (B,) is bool, True where the answer is known; None where all are. An answer that is not
+    known is set to zero.
     """
 
     inputs: Any  # a tensor or one of networks.inputs: what the networks at hand read
@@ -48,25 +48,25 @@ class Batch:
 class Batches:
     """Slices of one permutation of a split, drawn anew each epoch from (seed, epoch).
 
-    The order depends on nothing else, so a run that resumes at the start of an epoch sees the batches an
-    unbroken run would have seen. `seed=None`, for evaluation, keeps the order of the split, or goes from the
-    shortest example to the longest where there is a mask. Answers may be stored in a
-    narrow type; a batch holds them as float32. With a mask (N, T), that of the inputs if it is not given,
-    answers of a batch are cut to its longest example; inputs know by themselves how they are cut.
+    The order depends on nothing else, so a run that resumes at the start of an epoch sees the batches of an
+    uninterrupted run. `seed=None`, for evaluation, keeps the order of the split; with a mask, it sorts
+    examples by length. Answers may be stored in a narrow type; a batch holds them as float32. A mask (N, T)
+    may be given, or come with the inputs; then answers of a batch are cut to its longest example. Inputs cut
+    themselves.
 
-    With `pool` above 1 little is padded: that many batches at a time are taken from the permutation, their
-    examples sorted by length (ties stay as drawn) and cut into batches anew, and the order of all batches of
-    the epoch is drawn last. So the batches are as random as before, but for the company an example is in.
-    It takes a mask and a seed.
+    `pool` above 1 reduces padding. That many batches at a time are taken from the permutation; their examples
+    are sorted by length (ties keep their order) and cut into new batches. The order of all batches of the
+    epoch is drawn last. So an example shares its batch with examples of similar length. A pool needs a mask
+    and a seed.
 
     A `transform` changes each batch by numbers that depend on (seed, epoch, step) only.
 
-    With several processes each takes every `world_size`-th example of what all together take in one step,
-    from the same permutation; the tail that does not divide is dropped in training, and evaluation is meant
-    for one process.
+    With several processes each takes every `world_size`-th example of a step, from the same permutation.
+    Training drops the examples left over where their number does not divide. Evaluation is meant for one
+    process.
 
     Raises:
-        DataMismatch: a pool that is no positive number, or without the mask and the seed it needs.
+        DataMismatch: `pool` is below 1, or above 1 without a mask and a seed.
     """
 
     batch_sampler = None  # Lightning asks for one wherever there is a sampler
@@ -88,7 +88,7 @@ class Batches:
         mask = getattr(inputs, "mask", None) if mask is None else mask
         if pool < 1 or (pool > 1 and (mask is None or seed is None)):
             raise DataMismatch(
-                f"A pool of {pool} batches: give 1, or a larger number for sentences in a drawn order."
+                f"pool is {pool}: take 1, or more for sentences (a mask) in random order (a seed)."
             )
         self.inputs: Any = inputs
         self.y, self.mask, self.observed, self.pool = y, mask, observed, pool
@@ -100,7 +100,7 @@ class Batches:
 
     @property
     def sampler(self) -> "Batches":
-        """Lightning announces the epoch to a loader's sampler; here that is the loader itself."""
+        """Lightning calls `set_epoch` on a loader's sampler; here that is the loader itself."""
         return self
 
     def set_epoch(self, epoch: int) -> None:
@@ -129,7 +129,7 @@ class Batches:
         return Batch(inputs, y[here].to(torch.float32), mask, observed)
 
     def _draws(self, place: int, count: int) -> Tensor:
-        """The numbers that change the examples of a step, on the CPU."""
+        """The random numbers of a step's transforms, on the CPU."""
         assert self.transform is not None
         seed = ((self.seed or 0) * 1_000_003 + self.epoch) * 1_000_003 + place + 1
         generator = torch.Generator().manual_seed(seed & 0x7FFF_FFFF_FFFF_FFFF)
@@ -158,8 +158,8 @@ class Batches:
 class Transform(ABC):
     """A change of the examples of a training batch, inputs and answers together.
 
-    It takes `num_draws` numbers an example, uniform in [0, 1), and nothing else is drawn. They come from
-    (seed, epoch, step) and the place of the example in the step, however many processes share it.
+    It gets `num_draws` numbers an example, uniform in [0, 1), and draws nothing else. They depend on (seed,
+    epoch, step) and the index of the example in the step, not on the number of processes.
     """
 
     num_draws: int

@@ -92,7 +92,7 @@ class CoNLL2000(TaggedSentences):
     def _vectors(self, wanted: Collection[str]) -> Vectors:
         if "senna" in self.own:
             paths = [senna_file(self.own["senna"], name) for name in SENNA_FILES]
-            words, numbers = (self.noted(path.name, unpack(path)) for path in paths)
+            words, numbers = (self.record_checksum(path.name, unpack(path)) for path in paths)
             return read_senna(words, numbers, wanted, self.num_dims)
         if self.own:
             return self.own_vectors(wanted)

@@ -26,20 +26,18 @@ class CoNLL2003(TaggedSentences):
     """Ids x (N, T, 4): word, case of its first letter, part of speech, chunk; BIOES tags y (N, T, S) one-hot.
 
     See TaggedSentences. Case is 2 where the word begins with a capital letter, 3 where it does not. Words are
-    looked up in lower case, with their digits. A word nobody trained a vector for has row 1, which starts
-    from 0 and is not the row of padding.                                           [InfNet+ §6]
+    looked up in lower case, with their digits. A word without a trained vector has row 1, which is
+    initialised with 0 and is not the row of padding.                                           [InfNet+ §6]
 
     The files may have their entities in IOB1, as published, or in IOB2.
 
     Args:
-        num_cases: ids of cases, checked: 4.
-        num_pos: ids of parts of speech, checked.
-        num_chunks: ids of chunk tags, checked.
-        longest_word: a word's characters are read up to this one.
-        vectors: a file of word vectors in GloVe's text format (.gz too); left out, GloVe 6B as it is at hand.
-        num_dims: numbers of a word's vector. Of GloVe 6B: 100, where those of words that only the 50-d file
-            has are a linear map of the 50-d ones, or 50, which lacks none.
-        sentences: see TaggedSentences; tags are O, and B-, I-, E- and S- of each kind.
+        num_cases: ids of cases, checked: 4. num_pos: ids of parts of speech, checked. num_chunks: ids of
+        chunk tags, checked. longest_word: a word's characters are read up to this one. vectors: a file of
+        word vectors in GloVe's text format (.gz too); left out, GloVe 6B (100-d with gaps). num_dims: numbers
+        of a word's vector. Of GloVe 6B: 50, or 100. The 100-d file lacks some words; their vectors are a
+        linear map of the 50-d ones. sentences: see TaggedSentences; tags are O, and B-, I-, E- and S- of each
+        kind.
     """
 
     def __init__(
@@ -67,7 +65,7 @@ class CoNLL2003(TaggedSentences):
             raise DataMismatch("The tags are not O and B-, I-, E- and S- of each kind. Correct --data.tags.")
         if not vectors and num_dims not in (50, 100):
             raise DataMismatch(
-                f"GloVe 6B is at hand with 50 or 100 numbers a word, not {num_dims}. Set --data.num_dims, or "
+                f"GloVe 6B is known here with 50 or 100 dimensions, not {num_dims}. Set --data.num_dims, or "
                 "give a file of your own:  --data.vectors FILE"
             )
 
@@ -79,7 +77,7 @@ class CoNLL2003(TaggedSentences):
         return [self.text, glove if self.num_dims == 100 else glove.only("vectors")]
 
     def read(self) -> dict[str, Sentences]:
-        """See TaggedSentences.read; tells when the files are not the ones that results were made with."""
+        """See TaggedSentences.read; warns if these are not the files that results were made with."""
         tags = ["O", *(f"{mark}-{kind}" for mark in "BI" for kind in self.kinds)]
         parts = {part: adapted(self.sentences(part, num_columns=4, tags=tags)) for part in PARTS}
         files = self.text.files
@@ -92,7 +90,7 @@ class CoNLL2003(TaggedSentences):
         return parts
 
     def number(self, train: Sentences) -> list[Ids]:
-        """See TaggedSentences.number; cases have ids whatever occurs."""
+        """See TaggedSentences.number; ids of cases are fixed."""
         return [CASES, *(numbered(column) for column in train.columns[2:-1])]
 
     def look_up(self, words: Ids, characters: Ids) -> dict[str, Tensor]:

@@ -1,7 +1,7 @@
-"""Fetch one file over HTTP so that nothing is ever half there.
+"""Fetch one file over HTTP; an incomplete file never has the final name.
 
-Bytes gather in `<name>.part`; a later start goes on where the last one stopped. The file gets its name only
-after its check has passed. Processes that want the same file wait for each other.
+Bytes are written to `<name>.part`; a later call resumes where the last one stopped. The file gets its name
+only after its check has passed. Processes that fetch the same file wait for each other.
 """
 
 import errno
@@ -28,11 +28,11 @@ CHUNK = 1 << 16
 
 
 class _Broken(Exception):
-    """The connection broke off; another try may get further."""
+    """The connection broke; another try may get further."""
 
 
 def download(url: str, target: Path, *, check: Callable[[bytes], None], size: int = 0) -> None:
-    """Bring the file behind `url` to `target`; `check` gets its bytes and raises what is wrong with them."""
+    """Download `url` to `target`; `check` gets the bytes and raises an error if they are wrong."""
     part = target.with_name(target.name + ".part")
     with room_for(target):
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -42,9 +42,7 @@ def download(url: str, target: Path, *, check: Callable[[bytes], None], size: in
             try:
                 resumed = _length(sink) > 0
                 _gather(url, sink, size)
-                if resumed and not _passes(
-                    check, part
-                ):  # the part was of something else: once from the start
+                if resumed and not _passes(check, part):  # the part was of another file: once from the start
                     sink.truncate(0)
                     _gather(url, sink, size)
                 try:
@@ -59,7 +57,7 @@ def download(url: str, target: Path, *, check: Callable[[bytes], None], size: in
 
 
 def write_whole(target: Path, content: bytes) -> None:
-    """Write a file that is there completely or not at all."""
+    """Write a file atomically."""
     with room_for(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         with NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as sink:
@@ -83,14 +81,14 @@ def _passes(check: Callable[[bytes], None], part: Path) -> bool:
 
 @contextmanager
 def room_for(target: Path) -> Iterator[None]:
-    """Say in one sentence that a disk is full or a folder cannot be written."""
+    """Turn a full disk or a folder without write access into one clear error."""
     try:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise DiskFull(
                 f"No room left to write {target} ({error.strerror}). Make room, or choose another folder "
-                "with DATA_DIR=/path; then run the same command again, what has arrived is kept."
+                "with DATA_DIR=/path; then run the same command again; what was downloaded is kept."
             ) from error
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
             raise DataNotFound(
@@ -119,7 +117,7 @@ def _wait_for_others(sink: BinaryIO) -> None:
 
 
 def _gather(url: str, sink: BinaryIO, size: int) -> None:
-    """Append to `sink` until the file is whole; a broken connection is taken up again."""
+    """Append to `sink` until the file is complete; a broken connection is retried."""
     host = urllib.parse.urlsplit(url).netloc
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     console = Console(stderr=True)

@@ -1,4 +1,4 @@
-"""From what an ARFF file says to what a network gets: nominal values, missing values, scale.
+"""From the columns of an ARFF file to the input of a network: nominal values, missing values, scale.
 
 Shapes: N rows, D columns.
 """
@@ -15,7 +15,7 @@ POSITIVE = {"1", "yes", "y", "true", "t", "on", "positive", "present"}
 
 
 def released(x: Matrix, features: tuple[Attribute, ...]) -> Matrix:
-    """Nominal values by their place in the declaration, identifiers too: {YES, NO} makes YES 0 and NO 1."""
+    """Nominal values, identifiers too, by their index in the declaration: {YES, NO} gives YES 0, NO 1."""
     return x
 
 

@@ -1,18 +1,18 @@
-"""What can be wrong with data, told to a person: what, where, and what to do next."""
+"""Errors about data; each message says what is wrong, where, and what to do next."""
 
 LONGEST = 40  # characters of a file's text in a message
 
 
 class DataError(ValueError):
-    """Something about the data that a person has to put right."""
+    """Data that the user has to correct."""
 
 
 class DataNotFound(DataError):
-    """A file is in none of the places where it was looked for."""
+    """A file is in none of the folders that were searched."""
 
 
 class DataCorrupt(DataError):
-    """A file is there but is not the file it should be: truncated, damaged, another version."""
+    """A file has the wrong content: truncated, damaged, another version."""
 
 
 class DataMismatch(DataError):
@@ -28,11 +28,11 @@ class FormatError(DataError):
 
 
 class DiskFull(DataError):
-    """There is no room to write a file."""
+    """The disk has no space left to write a file."""
 
 
 def short(text: str) -> str:
-    """What a file says, cut to what fits into a message."""
+    """Text of a file, cut to fit into a message."""
     return f"{text[:LONGEST]}..." if len(text) > LONGEST else text
 
 

@@ -1,4 +1,4 @@
-"""Label sets drawn from a known model, for where no real data can be had; always called generated."""
+"""Label sets drawn from a known model, for use without real data; the name always contains `generated`."""
 
 from typing import Any
 
@@ -6,8 +6,8 @@ import numpy as np
 import torch
 
 from datamodules.base import DeviceData, Split
+from datamodules.source_files import as_config
 from datamodules.sources import Sources
-from datamodules.wanted import described
 from networks.sizes import at_least
 
 SIZES = {"train": 0.5, "validation": 0.2, "test": 0.3}
@@ -18,8 +18,8 @@ class GeneratedData(DeviceData):
     """Normal features x (N, D) and label sets y (N, L) of a pairwise model with planted couplings.
 
     log p(y | x) = sum_l y_l (x . w_l + b) + sum_{k<l} y_k c_kl y_l up to a constant, sampled by Gibbs sweeps.
-    Labels come in blocks: within one they attract each other, and each block repels the next. So a model that
-    knows the labels' dependencies can do better than one label at a time.
+    Labels come in blocks: within one they attract each other, and each block repels the next. So a model of
+    the dependencies between labels can beat one that predicts each label alone.
     """
 
     def __init__(
@@ -43,17 +43,17 @@ class GeneratedData(DeviceData):
         )
         at_least(1, num_features=num_features, num_labels=num_labels, num_rows=num_rows, block=block)
         if "generated" not in name:
-            raise ValueError(f"The name {name!r} has to contain 'generated': this is no real data.")
+            raise ValueError(f"The name {name!r} has to contain 'generated': this is not real data.")
         self.num_features, self.num_labels, self.dataset = num_features, num_labels, name
         self.num_rows, self.block, self.data_seed = num_rows, block, data_seed
         self.attraction, self.repulsion = attraction, repulsion
 
     def missing(self) -> None:
-        """It never is."""
+        """Nothing is ever missing."""
 
-    def wanted(self) -> dict[str, Any]:
-        """See DeviceData.wanted."""
-        return described([], Sources())
+    def source_files(self) -> dict[str, Any]:
+        """See DeviceData.source_files."""
+        return as_config([], Sources())
 
     def load(self) -> dict[str, Split]:
         """Draw everything anew, the same each time; rows without a label are dropped."""
@@ -79,7 +79,7 @@ class GeneratedData(DeviceData):
         return y.astype(np.uint8)
 
     def couplings(self) -> np.ndarray:
-        """How much a label asks for another: c (L, L), symmetric, with a zero diagonal."""
+        """Couplings between labels: c (L, L), symmetric, with a zero diagonal."""
         blocks = np.arange(self.num_labels) // self.block
         gap = np.abs(blocks[:, None] - blocks[None, :])
         couplings = np.select([gap == 0, gap == 1], [self.attraction, -self.repulsion], 0.0)

@@ -16,9 +16,9 @@ from datamodules.errors import DataMismatch, DataNotFound
 from datamodules.readers.arff import ROOT_LABEL, ArffTable, read_arff
 from datamodules.readers.svmlight import read_svmlight
 from datamodules.registry import DataSet, data_set
+from datamodules.source_files import as_config
 from datamodules.sources import Sources, unpack
 from datamodules.splits import PARTS, Rows, by_files, by_folds, fold_files, read_fold_table
-from datamodules.wanted import described
 from networks.inputs import SparseRows
 
 SCALES = {
@@ -54,7 +54,7 @@ class MultiLabelData(DeviceData):
         eval_batch_size: rows of a validation or test batch.
         seed: draws the order of the training rows, with the epoch.
         sparse: keep the features sparse, as the files have them; takes `scale: none` and no missing values.
-        subset: of a set that is several, the number of the one that is read.
+        subset: for a set with several subsets, the number of the one to read.
         observed_share: the share of training answers that are known, drawn with the seed; left out, all.
         folder: where data is kept; left out, DATA_DIR or data/.
         mirror: a folder to read data from; left out, DATA_MIRROR or ../shared/data. Empty: none.
@@ -97,7 +97,7 @@ class MultiLabelData(DeviceData):
         self.sparse, self.subset = sparse, subset
         self.sources = Sources(folder, mirror)
         if num_features < 1 or num_labels < 1:
-            self.load()  # which says how many there are
+            self.load()  # raises an error that names both sizes
 
     def missing(self) -> str | None:
         """See DeviceData.missing."""
@@ -112,11 +112,11 @@ class MultiLabelData(DeviceData):
             return str(error)
         return None
 
-    def wanted(self) -> dict[str, Any] | None:
-        """See DeviceData.wanted."""
+    def source_files(self) -> dict[str, Any] | None:
+        """See DeviceData.source_files."""
         if self.own or self.fold_folder or self.dataset is None:
             return None
-        return described([self._registered()], self.sources)
+        return as_config([self._registered()], self.sources)
 
     def prepare_data(self) -> None:
         """Download what is not here."""
@@ -155,7 +155,7 @@ class MultiLabelData(DeviceData):
         return data.only(part)
 
     def _subset(self) -> str:
-        """Under what the registry has the subset: the first is its file for training."""
+        """The registry's key of the subset: the first is its training file."""
         return "train" if self.subset == 1 else f"subset{self.subset}"
 
     def _own_files(self) -> dict[str, Path]:
@@ -201,11 +201,11 @@ class MultiLabelData(DeviceData):
                 f"{self.dataset} has no table of folds. Set split: files, or give ten files with fold_folder."
             )
         content = self.sources.read(data, data.files["folds"])
-        self.noted("folds10.csv", content)
+        self.record_checksum("folds10.csv", content)
         return read_fold_table(content, lengths, f"{data.name}/folds10.csv")
 
     def _read(self, name: str, content: bytes) -> ArffTable:
-        self.noted(name, content)
+        self.record_checksum(name, content)
         if Path(name.removesuffix(".xz").removesuffix(".gz")).suffix == ".svm":
             return read_svmlight(
                 content, where=name, num_features=self.num_features, num_labels=self.num_labels
@@ -214,7 +214,7 @@ class MultiLabelData(DeviceData):
         return read_arff(content, where=name, num_labels=max(self.num_labels, 0), repeats=published)
 
     def _sparse(self, x: Matrix) -> SparseRows:
-        """The features of all rows; only those that nothing has to be done to can stay sparse."""
+        """The features of all rows; they stay sparse only if they need no scaling and none is missing."""
         if not isinstance(x, csr_array) or self.scale != "none" or np.isnan(x.data).any():
             raise DataMismatch(
                 f"{self.dataset} cannot stay sparse: that takes features stored sparsely, numeric or "
@@ -225,11 +225,11 @@ class MultiLabelData(DeviceData):
         return SparseRows(values, columns.long(), offsets.long(), x.shape[1])
 
     def _check_sizes(self, num_features: int, num_labels: int) -> None:
-        found, told = (num_features, num_labels), (self.num_features, self.num_labels)
-        if found != told:
+        found, given = (num_features, num_labels), (self.num_features, self.num_labels)
+        if found != given:
             raise DataMismatch(
                 f"{self.dataset} has {found[0]} features (encoding: {self.encoding}) and {found[1]} labels, "
-                f"the configuration says {told[0]} and {told[1]}. "
+                f"the configuration says {given[0]} and {given[1]}.  "
                 f"Set --data.num_features {found[0]} --data.num_labels {found[1]}."
             )
 

@@ -14,8 +14,8 @@ from datamodules.base import DeviceData, Split
 from datamodules.errors import DataMismatch
 from datamodules.readers.ocr import FOLDS, HEIGHT, LETTERS, WIDTH, Words, read_letters
 from datamodules.registry import data_set
+from datamodules.source_files import as_config
 from datamodules.sources import Sources, unpack
-from datamodules.wanted import described
 from networks.inputs import Sequences
 
 NAME = "ocr_letters"
@@ -28,14 +28,13 @@ class OCRLetters(DeviceData):
     eight are for training.                                                       [Scaling §6]
 
     Args:
-        num_tags: 26.
-        num_words: words of the file, checked; 6,877 as published.
-        num_letters: letters of the file, checked; 52,152 as published.
-        protocol: `folds`: as the file has them; each of the 55 distinct words is in all of them, so a model
-            can know the words by heart. `unseen_words`: ten groups of distinct words take the place of the
+        num_tags: 26. num_words: words of the file, checked; 6,877 as published. num_letters: letters of the
+        file, checked; 52,152 as published. protocol: `folds`: as the file has them; each of the 55 distinct
+        words is in all of them, so a model can memorise the words. `unseen_words`: ten groups of distinct
+        words take the place of the
             folds, so that a word of one part is in no other part.
-        test_fold: 0 to 9; left out, seed 0 takes the fold after `validation_fold`, seed 1 the next, and so
-            on past 9 to 0: nine seeds are the nine folds.
+        test_fold: 0 to 9; left out, seed 0 takes the fold after `validation_fold`, seed 1 the next, and
+        so on modulo 10: nine seeds are the nine folds.
         validation_fold: 0 to 9.
         split_seed: draws the groups of `unseen_words`. It is not the run's seed.
         batch_size: words of a training batch.
@@ -85,9 +84,9 @@ class OCRLetters(DeviceData):
             return self.sources.missing(data_set(NAME))
         return None if self.own.is_file() else f"There is no file {self.own} (--data.file). Correct the path."
 
-    def wanted(self) -> dict[str, Any] | None:
-        """See DeviceData.wanted."""
-        return described([data_set(NAME)], self.sources) if self.own is None else None
+    def source_files(self) -> dict[str, Any] | None:
+        """See DeviceData.source_files."""
+        return as_config([data_set(NAME)], self.sources) if self.own is None else None
 
     def prepare_data(self) -> None:
         """Download what is not here."""
@@ -95,9 +94,9 @@ class OCRLetters(DeviceData):
             self.sources.fetch(data_set(NAME))
 
     def load(self) -> dict[str, Split]:
-        """Read the letters, compare their numbers with the configuration, pad the words and part them."""
+        """Read the letters, compare counts with the configuration, pad the words and split them."""
         name, content = self._file()
-        words = read_letters(self.noted(name, content), where=name)
+        words = read_letters(self.record_checksum(name, content), where=name)
         self._check(words)
         groups = words.folds if self.protocol == "folds" else word_groups(words, self.split_seed)
         x, y, mask = padded(words)
@@ -117,25 +116,25 @@ class OCRLetters(DeviceData):
 
     def _check(self, words: Words) -> None:
         found = len(LETTERS), len(words.lengths), len(words.letters)
-        told = self.num_tags, self.num_words, self.num_letters
-        if found != told:
+        given = self.num_tags, self.num_words, self.num_letters
+        if found != given:
             raise DataMismatch(
                 "{} has {} tags, {:,} words, {:,} letters; ".format(self.own or NAME, *found)
-                + "the configuration says {}, {:,}, {:,}. ".format(*told)
+                + "the configuration says {}, {:,}, {:,}. ".format(*given)
                 + "Set --data.num_tags {} --data.num_words {} --data.num_letters {}.".format(*found)
             )
 
 
 def fold_of_seed(seed: int, validation_fold: int) -> int:
-    """The test fold of a run: seeds count the folds from the one after the validation fold, going round."""
+    """The test fold of a run: seeds count the folds from the one after the validation fold, modulo 10."""
     return (validation_fold + 1 + seed % (FOLDS - 1)) % FOLDS
 
 
 def word_groups(words: Words, seed: int) -> np.ndarray:
     """The group (W,) of each word: ten groups of distinct words that hold about as many letters each.
 
-    Distinct words, the one with most letters first, are dealt out in rounds, one to each group; which word of
-    a round goes to which group is drawn, but the last round goes to the groups with the fewest letters.
+    Distinct words, sorted by their total of letters, are assigned in rounds, one to each group. Within a
+    round the assignment is random; in the last round words go to the groups with the fewest letters.
     """
     spelled = words.spelled()
     letters: dict[str, int] = dict.fromkeys(sorted(spelled), 0)

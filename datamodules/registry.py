@@ -1,4 +1,4 @@
-"""The data sets this suite knows, read from sets.yaml. Needs no torch, so that sets are listed in no time."""
+"""The data sets this suite knows, read from sets.yaml. Needs no torch, so listing them is fast."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -17,10 +17,9 @@ TABLE = Path(__file__).with_name("sets.yaml")
 class DataFile:
     """One file: name, size (0: unknown) and sha256 of the unpacked bytes, and the address it comes from.
 
-    Where the sha256 is not known, git's blob id tells the file. `built_in`: this repository carries it.
-    `reads_as`: where versions of a file differ in what nobody reads, the sha256 of what is read, which any
-    version has to have if there is a sha256 too. An address that ends in .gz or .xz, unlike the name, is of
-    the packed file.
+    Where the sha256 is not known, git's blob id identifies the file. `built_in`: the file is in this
+    repository. `reads_as`: the sha256 of the parsed content, for files whose versions differ only in parts
+    that are not read. An address that ends in .gz or .xz, unlike the name, is of the compressed file.
     """
 
     name: str
@@ -62,7 +61,7 @@ class DataSet:
         return sum(file.size for file in self.files.values())
 
     def only(self, *parts: str) -> "DataSet":
-        """The same set for one who needs these parts alone."""
+        """The same set with these parts only."""
         return replace(self, files={part: self.files[part] for part in parts})
 
 
@@ -77,8 +76,8 @@ def data_set(name: str) -> DataSet:
     """The set of that name."""
     known = data_sets()
     if name not in known:
-        near = get_close_matches(name, known, n=3, cutoff=0.5)
-        meant = f" Did you mean {' or '.join(near)}?" if near else ""
+        close = get_close_matches(name, known, n=3, cutoff=0.5)
+        meant = f" Did you mean {' or '.join(close)}?" if close else ""
         raise DataNotFound(f"There is no data set {name!r}.{meant} There are: {', '.join(known)}.")
     return known[name]
 

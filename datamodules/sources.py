@@ -1,7 +1,7 @@
-"""Where the files of a data set are: the data folder, a mirror, their address, a package that carries them.
+"""Where the files of a data set come from: the data folder, a mirror, a download, a Python package.
 
-A file may lie there packed as <name>.xz or <name>.gz. Its unpacked bytes are checked each time it is read
-(60 MB take a tenth of a second), so what is parsed is what was published.
+A file may be compressed, as <name>.xz or <name>.gz. The checksum of its uncompressed bytes is verified each
+time it is read (60 MB take a tenth of a second), so what is parsed is what was published.
 """
 
 import gzip
@@ -11,7 +11,7 @@ import os
 import zlib
 from pathlib import Path
 
-from datamodules.carried import files_of_package, folds_csv
+from datamodules.bundled import files_of_package, folds_csv
 from datamodules.download import download, write_whole
 from datamodules.errors import DataCorrupt, DataNotFound, FormatError
 from datamodules.readers.ocr import read_letters
@@ -22,10 +22,10 @@ PACKED = {"": lambda content: content, ".xz": lzma.decompress, ".gz": gzip.decom
 
 
 class Sources:
-    """The places to look in: `folder` (default DATA_DIR, or data/) is ours, `mirror` is only read.
+    """The folders to search: downloads go to `folder` (default DATA_DIR, or data/); `mirror` is only read.
 
-    The mirror's default is DATA_MIRROR, or ../shared/data beside the repository where it exists; an empty
-    string means none.
+    The mirror's default is DATA_MIRROR, or ../shared/data beside the repository if it exists; an empty string
+    means none.
     """
 
     def __init__(self, folder: str | Path | None = None, mirror: str | Path | None = None) -> None:
@@ -38,7 +38,7 @@ class Sources:
         self.mirror = Path(mirror) if mirror else default if mirror is None else None
 
     def read(self, data: DataSet, file: DataFile) -> bytes:
-        """The file's bytes, unpacked and checked."""
+        """The file's bytes, uncompressed and verified."""
         path = self.find(data, file)
         if path is None and file.built_in:
             return folds_csv(data.name)
@@ -55,7 +55,7 @@ class Sources:
         return content
 
     def find(self, data: DataSet, file: DataFile) -> Path | None:
-        """The file in the data folder or the mirror, perhaps packed."""
+        """The path in the data folder or the mirror; it may be compressed."""
         places = [place for place in (self.folder, self.mirror) if place is not None]
         candidates = [place / data.name / (file.name + packed) for place in places for packed in PACKED]
         return next((path for path in candidates if path.is_file()), None)
@@ -76,7 +76,7 @@ class Sources:
         )
 
     def fetch(self, data: DataSet) -> None:
-        """Bring every file that is not here into the data folder."""
+        """Download every file that is not here into the data folder."""
         absent, reasons = self._absent(data), []
         for file in absent:
             try:
@@ -134,7 +134,7 @@ class Sources:
 
 
 def unpack(path: Path) -> bytes:
-    """A file's bytes, unpacked by its suffix."""
+    """A file's bytes, decompressed by its suffix."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -146,7 +146,7 @@ def unpack(path: Path) -> bytes:
 
 
 def opened(content: bytes, suffix: str) -> bytes:
-    """What was packed as .gz or .xz; other suffixes tell of no packing."""
+    """Decompress .gz or .xz; other suffixes mean no compression."""
     try:
         return PACKED.get(suffix, PACKED[""])(content)
     except (lzma.LZMAError, EOFError, zlib.error, gzip.BadGzipFile) as error:
@@ -154,7 +154,7 @@ def opened(content: bytes, suffix: str) -> bytes:
 
 
 def check(file: DataFile, content: bytes) -> None:
-    """Raise if these are not the published bytes."""
+    """Raise an error if these are not the published bytes."""
     if file.size and len(content) != file.size:
         what = "truncated" if len(content) < file.size else "another version"
         raise DataCorrupt(f"{len(content):,} bytes, expected {file.size:,} ({what})")
@@ -167,7 +167,7 @@ def check(file: DataFile, content: bytes) -> None:
 
 
 def _check_letters(file: DataFile, content: bytes) -> None:
-    """Raise if another version of the handwritten letters does not read as the published one."""
+    """Raise an error if another version of the handwritten letters has other content when read."""
     try:
         found = read_letters(content, where=file.name).digest()
     except FormatError as error:
@@ -177,12 +177,12 @@ def _check_letters(file: DataFile, content: bytes) -> None:
 
 
 def git_blob(content: bytes) -> str:
-    """The name git gives these bytes."""
+    """The id git gives these bytes."""
     return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
 
 
 def shown(path: Path) -> str:
-    """The path as a person would type it from the repository."""
+    """The path as one would type it from the repository."""
     return (
         os.path.relpath(path, ROOT) if path.is_absolute() and path.is_relative_to(ROOT.parent) else str(path)
     )

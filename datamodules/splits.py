@@ -43,8 +43,8 @@ def read_fold_table(content: bytes, lengths: Mapping[str, int], where: str) -> n
     """The fold of each row from a table file,row,fold; `lengths` names the files in the order of the rows.
 
     Raises:
-        FormatError: with the line, where it is none of a file, a row of it and a fold of 1 to 10.
-        DataMismatch: a row is listed twice, or is not there.
+        FormatError: a line is not a file, a row and a fold of 1 to 10; the message names the line.
+        DataMismatch: a row is listed twice, or is missing.
     """
     fold = np.zeros(sum(lengths.values()), int)
     starts = dict(zip(lengths, np.cumsum([0, *lengths.values()]).tolist(), strict=False))

@@ -1,6 +1,6 @@
-"""Word vectors made from those there are, where the ones a paper used cannot be had.
+"""Substitutes for word vectors that a paper used and that are not available.
 
-Shapes: W words that both sides have, D numbers of a vector.
+Shapes: W words that both sets have, D numbers of a vector.
 """
 
 import numpy as np
@@ -9,7 +9,7 @@ from datamodules.vocabulary import Vectors
 
 
 def gap_filled(vectors: Vectors, others: Vectors) -> Vectors:
-    """The vectors, and for words that only others have, what a linear map makes of theirs.
+    """The vectors; words that only `others` has get a linear map of their vector there.
 
     The map is the one of least squares over the W words that both have, in float64:
     M = argmin sum_w |a_w M - b_w|^2, with a the others and b the vectors.
@@ -24,7 +24,7 @@ def gap_filled(vectors: Vectors, others: Vectors) -> Vectors:
 
 
 def side_by_side(left: Vectors, right: Vectors, sizes: tuple[int, int]) -> Vectors:
-    """Each word's two vectors one after the other; 0 where a side lacks the word. `sizes`: D of each side."""
+    """Each word's two vectors concatenated; 0 where one set lacks the word. `sizes`: D of each set."""
     nothing = [np.zeros(size, np.float32) for size in sizes]
     return {
         word: np.concatenate([left.get(word, nothing[0]), right.get(word, nothing[1])])

@@ -1,4 +1,4 @@
-"""What sets of tagged sentences share: from their files to ids, one-hot tags and tables of their words.
+"""What all data of tagged sentences shares: from files to ids, one-hot tags and vocabulary tables.
 
 Shapes: N sentences of a part, T tokens of the longest of any part, C columns of ids, S tags.
 """
@@ -16,10 +16,10 @@ from datamodules.base import DeviceData, Split
 from datamodules.errors import DataMismatch, DataNotFound
 from datamodules.readers.conll import Sentences, read_sentences
 from datamodules.registry import DataSet, data_set
+from datamodules.source_files import as_config, missing
 from datamodules.sources import Sources, unpack
 from datamodules.stand_ins import gap_filled
 from datamodules.vocabulary import UNKNOWN, Ids, Vectors, numbered, read_vectors
-from datamodules.wanted import described, missing
 from networks.inputs import Sequences
 
 GLOVE = "glove_6b"
@@ -28,23 +28,23 @@ GLOVE = "glove_6b"
 class TaggedSentences(DeviceData):
     """Sentences as ids x (N, T, C) and one-hot tags y (N, T, S), with a mask (N, T).
 
-    Column 0 of x is the word, the others are its features. Id 0 is padding, 1 unknown. Each spelling of any
-    part has a word id, for one can see what letters it has and whether somebody trained a vector for it;
-    features and characters have ids where they occur in the training part. `tables` says the letters and
-    vectors of each word id: see `vocabulary.word_tables`.
+    Column 0 of x is the word, the others are its features. Id 0 is padding, 1 unknown. Each spelling in any
+    split has a word id, because its letters and a pretrained vector may be known. Features and characters
+    have ids only if they occur in the training split. `tables` has the letters and vectors of each word id:
+    see `vocabulary.word_tables`.
 
-    A set says what it reads (`registered`, `read`) and where its tables come from (`look_up`).
+    A subclass defines what it reads (`registered`, `read`) and where its tables come from (`look_up`).
 
     Args:
         name: the registry's name of the sentences.
-        features: how many ids each feature has, by the option that says it, in the order of the columns.
-        own: a user's own files by the option that gives them.
+        features: how many ids each feature has, by option name, in the order of the columns.
+        own: a user's own files, by option name.
         tags: the S tags of the scheme, in the order of their numbers.
         num_tags: S.
         num_words: word ids.
         num_vectors: rows of word vectors: words may share one.
         num_characters: ids of characters.
-        longest_word: a word's characters are read up to this one.
+        longest_word: characters of a word that are read at most.
         num_dims: numbers of a word's vector.
         batch_size: sentences of a training batch.
         eval_batch_size: sentences of a validation or test batch.
@@ -54,7 +54,7 @@ class TaggedSentences(DeviceData):
         folder: where data is kept; left out, DATA_DIR or data/.
         mirror: a folder to read data from; left out, DATA_MIRROR or ../shared/data. Empty: none.
 
-    All numbers of ids and rows, and the longest word, are checked.
+    All counts of ids and rows, and the longest word, are checked against the data.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class TaggedSentences(DeviceData):
         return [numbered(column) for column in train.columns[1:-1]]
 
     def arrange(self, parts: dict[str, Split]) -> dict[str, Split]:
-        """The splits that the parts make."""
+        """The splits made from the parts."""
         return parts
 
     def missing(self) -> str | None:
@@ -118,9 +118,9 @@ class TaggedSentences(DeviceData):
                 return f"There is no {path} (--data.{option}). Correct the path."
         return missing(self.registered(), self.sources)
 
-    def wanted(self) -> dict[str, Any] | None:
-        """See DeviceData.wanted."""
-        return None if self.own else described(self.registered(), self.sources)
+    def source_files(self) -> dict[str, Any] | None:
+        """See DeviceData.source_files."""
+        return None if self.own else as_config(self.registered(), self.sources)
 
     def prepare_data(self) -> None:
         """Download what is not here."""
@@ -150,15 +150,17 @@ class TaggedSentences(DeviceData):
         )
 
     def sentences(self, part: str, *, num_columns: int, tags: Collection[str]) -> Sentences:
-        """The sentences of one file, with its own columns."""
+        """The sentences of one file."""
         file = self.text.files[part]
-        content = self.noted(file.name, self.sources.read(self.text, file))
+        content = self.record_checksum(file.name, self.sources.read(self.text, file))
         return read_sentences(content, where=file.name, num_columns=num_columns, tags=tags)
 
     def own_vectors(self, wanted: Collection[str]) -> Vectors:
-        """Vectors of a user's file, as --data.vectors has it."""
+        """Vectors from the user's file (--data.vectors)."""
         path = self.own["vectors"]
-        return read_vectors(self.noted(path.name, unpack(path)), wanted, self.num_dims, where=path.name)
+        return read_vectors(
+            self.record_checksum(path.name, unpack(path)), wanted, self.num_dims, where=path.name
+        )
 
     def published_vectors(
         self, name: str, wanted: Collection[str] | None, num_dims: int, *, part: str = "vectors"
@@ -166,11 +168,11 @@ class TaggedSentences(DeviceData):
         """Vectors of a file of the registry."""
         data = data_set(name)
         file = data.files[part]
-        content = self.noted(file.name, self.sources.read(data, file))
+        content = self.record_checksum(file.name, self.sources.read(data, file))
         return read_vectors(content, wanted, num_dims, where=file.name)
 
     def glove_100d(self) -> Vectors:
-        """100-d GloVe 6B, with a linear map of the 50-d ones where the file at hand has a gap."""
+        """100-d GloVe 6B; words that the file lacks get a linear map of their 50-d vector."""
         large = self.published_vectors(GLOVE, None, 100, part="vectors_100d")
         return gap_filled(large, self.published_vectors(GLOVE, None, 50))
 
@@ -182,11 +184,11 @@ class TaggedSentences(DeviceData):
             "num_characters": num_characters,
             "longest_word": self.tables["characters"].shape[1],
         }
-        told = {option: getattr(self, option) for option in found} | dict(self.features)
+        given = {option: getattr(self, option) for option in found} | dict(self.features)
         found |= dict(zip(self.features, of_features, strict=True))
-        wrong = {option: size for option, size in found.items() if size != told[option]}
+        wrong = {option: size for option, size in found.items() if size != given[option]}
         if wrong:
-            apart = ", ".join(f"{name} is {size}, not {told[name]}" for name, size in wrong.items())
+            apart = ", ".join(f"{name} is {size}, not {given[name]}" for name, size in wrong.items())
             advice = " ".join(f"--data.{name} {size}" for name, size in wrong.items())
             raise DataMismatch(
                 f"{self.text.name} does not fit the configuration: {apart}. Sentences read: {read}. "

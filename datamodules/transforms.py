@@ -1,4 +1,4 @@
-"""What is done to a training batch before it is learned from: crops and flips of pictures and their masks.
+"""Data augmentation of training batches: crops and flips of pictures and their masks.
 
 Shapes: B examples, inputs (B, ..., H, W), answers (B, H, W), h x w pixels of a crop.
 """
@@ -14,7 +14,7 @@ from networks.sizes import at_least
 
 
 class RandomCrop(Transform):
-    """A window of h x w pixels, at a place of its own in each picture."""
+    """A window of h x w pixels, at a random position in each picture."""
 
     num_draws = 2
 
@@ -44,7 +44,7 @@ class RandomCrop(Transform):
 
 
 class HorizontalFlip(Transform):
-    """Every second picture, by chance, seen in a mirror."""
+    """Mirror each picture with probability 1/2."""
 
     num_draws = 1
 
@@ -59,7 +59,7 @@ class HorizontalFlip(Transform):
 
 
 class InTurn(Transform):
-    """Several transforms, one after another."""
+    """Several transforms in sequence."""
 
     def __init__(self, transforms: Sequence[Transform]) -> None:
         self.transforms = list(transforms)

@@ -18,7 +18,7 @@ from datamodules.tagged import GLOVE, TaggedSentences
 from datamodules.vocabulary import Ids, Vectors, word_tables
 
 TWEETS = "glove_twitter_25d"
-NO_WORD = "UUUNKKK"  # in vectors of tweets, what stands for all words without one
+NO_WORD = "UUUNKKK"  # the entry for unknown words in vectors of tweets
 FILES = {"train": ("train", "train_more"), "validation": ("validation",), "test": ("test",)}
 SHAPES = {
     "name": re.compile(r"@\w+"),
@@ -36,13 +36,13 @@ class TwitterPOS(TaggedSentences):
     daily547, as by Tu and Gimpel.                                                  [InfNet+ §6]
 
     A word is looked up as it is written, else in lower case; each spelling has a row of its own. Row 1 is for
-    words without a vector: the one of UUUNKKK in a user's file that has it, else 0. Without such a file,
-    there are drawn vectors for names, addresses, #tags, numbers and signs, one for each of these shapes.
+    words without a vector: that of UUUNKKK in a user's file, or 0. Without a user's file, names, addresses,
+    #tags, numbers and signs without a vector share one random vector for each of these shapes.
 
     Args:
-        longest_word: a word's characters are read up to this one.
-        vectors: a file of word vectors in GloVe's text format (.gz too); left out, 25-d GloVe Twitter beside
-            100-d GloVe 6B, 0 where one of them lacks the word.
+        longest_word: characters of a word that are read at most.
+        vectors: a file of word vectors in GloVe's text format (.gz too); left out, 25-d GloVe Twitter and
+        100-d GloVe 6B concatenated, 0 where one of them lacks the word.
         num_dims: numbers of a word's vector.
         batch_size: tweets of a training batch.
         sentences: see TaggedSentences.
@@ -68,7 +68,7 @@ class TwitterPOS(TaggedSentences):
         )
         if not vectors and num_dims != 125:
             raise DataMismatch(
-                f"The vectors at hand have 125 numbers a word, not {num_dims}. Set --data.num_dims 125, or "
+                f"The default vectors have 125 dimensions, not {num_dims}. Set --data.num_dims 125, or "
                 "give a file of your own:  --data.vectors FILE"
             )
 
@@ -102,13 +102,13 @@ class TwitterPOS(TaggedSentences):
 
 
 def by_shape(words: Iterable[str], *, like: np.ndarray) -> Vectors:
-    """One drawn vector for all names, one for all addresses, and so on, each always the same.
+    """One random vector for all names, one for all addresses, and so on, with a fixed seed.
 
-    They stand in for what vectors trained on tweets know of such words. Words of no such shape are left out.
+    They replace vectors of such words trained on tweets. Words of no such shape are left out.
 
     Args:
-        words: those that nobody trained a vector for.
-        like: vectors (W, D) whose mean and deviation the drawn ones have.
+        words: words without a trained vector.
+        like: vectors (W, D) whose mean and standard deviation the random ones get.
     """
     draw = np.random.default_rng(0).normal(like.mean(), like.std(), (len(SHAPES), like.shape[1]))
     drawn = dict(zip(SHAPES, draw.astype(np.float32), strict=True))

@@ -1,4 +1,4 @@
-"""Words as numbers: ids of words and characters, and the vectors that others trained for words.
+"""Words as numbers: ids of words and characters, and pretrained word vectors.
 
 Shapes: V word ids, R rows of vectors, C characters of the longest word, D numbers of a vector.
 """
@@ -22,7 +22,7 @@ Vectors = dict[str, np.ndarray]  # each (D,) float32
 
 
 def numbered(names: Iterable[str]) -> Ids:
-    """Ids from 2 in alphabetical order; 0 is padding, 1 whatever has no id."""
+    """Ids from 2 in alphabetical order; 0 is padding, 1 is unknown."""
     return {name: number for number, name in enumerate(sorted(set(names)), 2)}
 
 
@@ -41,11 +41,11 @@ def word_tables(
     unknown: np.ndarray | None = None,
     longest: int | None = None,
 ) -> dict[str, Tensor]:
-    """What a network needs to know of each word, by its id.
+    """Tables of characters and vectors, indexed by word id.
 
     Each spelling has an id of its own, so that its letters can be read. Spellings of one form share a row of
-    vectors; those that nobody trained a vector for share row 1, which is there to be learned.
-    The number of rows depends on the words only, not on who trained the vectors.
+    vectors; those without a trained vector share row 1, which is learned. The number of rows depends on the
+    words only, not on the vectors.
 
     Args:
         words: the id of each spelling.
@@ -53,13 +53,13 @@ def word_tables(
         vectors: by form.
         num_dims: D.
         form: what a word is looked up as.
-        unknown: where row 1 starts from; left out, 0.
-        longest: words are spelled up to so many characters; left out, to their end.
+        unknown: the initial value of row 1; left out, 0.
+        longest: characters of a word that are kept at most; left out, all.
 
     Returns:
-        characters (V, C): ids of the characters of each word, 0 behind its end; a word without an id has the
-        one character 1. rows (V,): each word's row of vectors. vectors (R, D): row 0 is padding; a form
-        without a vector has a row of 0, which nobody uses.
+        characters (V, C): ids of the characters of each word, then 0; the unknown word has the one character
+        1. rows (V,): each word's row of vectors. vectors (R, D): row 0 is padding; a form without a vector
+        has a row of 0, which is not used.
     """
     forms = numbered(map(form, words))
     table = np.zeros((len(forms) + 2, num_dims), np.float32)
@@ -82,12 +82,12 @@ def word_tables(
 
 
 def read_vectors(content: bytes, wanted: Collection[str] | None, num_dims: int, *, where: str) -> Vectors:
-    """Vectors of the words wanted (None: of all), from lines of a word and its numbers between blanks.
+    """Vectors of the requested words (None: of all), from lines of a word and its numbers between blanks.
 
-    So GloVe and word2vec have them as text.
+    This is the text format of GloVe and word2vec.
 
     Raises:
-        FormatError: with the line: another number of values than `num_dims`, or what is no finite number.
+        FormatError: a line has not `num_dims` values, or one that is not a finite number; the line is named.
     """
     lines = content.split(b"\n")
     header = lines[0].split()
@@ -98,7 +98,7 @@ def read_vectors(content: bytes, wanted: Collection[str] | None, num_dims: int, 
 
 
 def read_senna(words: bytes, numbers: bytes, wanted: Collection[str], num_dims: int) -> Vectors:
-    """Vectors of the words wanted, from the two files of SENNA, which go together line by line.
+    """Vectors of the requested words, from the two files of SENNA, whose lines correspond.
 
     Raises:
         FormatError: they have different numbers of lines, or as in `read_vectors`.
@@ -106,14 +106,14 @@ def read_senna(words: bytes, numbers: bytes, wanted: Collection[str], num_dims: 
     names, rows = ([line.strip() for line in text.rstrip().split(b"\n")] for text in (words, numbers))
     if len(names) != len(rows):
         raise FormatError(
-            f"words.lst has {len(names):,} lines and embeddings.txt {len(rows):,}; they go together line by "
-            "line. Take both from the same SENNA."
+            f"words.lst has {len(names):,} lines and embeddings.txt {len(rows):,}; their lines have to "
+            "correspond. Take both from the same SENNA."
         )
     return _pick(names, rows, wanted, num_dims, where="embeddings.txt")
 
 
 def senna_file(folder: Path, name: str) -> Path:
-    """A file that lies in the folder, or where SENNA's archive has it.
+    """A file in the folder, or where SENNA's archive has it.
 
     Raises:
         DataNotFound: it is in none of these places.
@@ -136,7 +136,7 @@ def _pick(
     where: str,
     first: int = 0,
 ) -> Vectors:
-    """Check the length of every line from `first` on, and parse those that are wanted."""
+    """Check the length of every line from `first` on, and parse those that are requested."""
     for index in range(first, len(names)):
         if numbers[index].count(b" ") != num_dims - 1 and (names[index] or numbers[index]):
             place = f"{where}, line {index + 1}"
@@ -157,13 +157,13 @@ def _pick(
 
 
 def _check(word: bytes, numbers: bytes, num_dims: int, place: str, *, is_first: bool = False) -> None:
-    """Raise what is wrong with a line, its numbers first; the first line says what size the others have."""
+    """Raise the error of a line, its numbers first; in the first line advise on the size."""
     cells = numbers.split()
     if len(cells) != num_dims:
-        other = f"Take a file of {num_dims}-d vectors, or say --data.num_dims {len(cells)}."
+        other = f"Take a file of {num_dims}-d vectors, or set --data.num_dims {len(cells)}."
         advice = other if is_first and cells else "Correct this line."
         raise FormatError(
-            f"{place}: {len(cells)} numbers after the word and a blank, wanted {num_dims}. {advice}"
+            f"{place}: {len(cells)} numbers after the word and a blank, expected {num_dims}. {advice}"
         )
     for cell in cells:
         try:
@@ -171,7 +171,7 @@ def _check(word: bytes, numbers: bytes, num_dims: int, place: str, *, is_first: 
         except ValueError:
             fits = False
         if not fits:
-            raise FormatError(f"{place}: {quoted(cell)} is no finite number. Correct this line.")
+            raise FormatError(f"{place}: {quoted(cell)} is not a finite number. Correct this line.")
     try:
         word.decode()
     except UnicodeDecodeError:

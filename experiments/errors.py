@@ -45,7 +45,7 @@ def short(text: str) -> str:
     return f"{text[:LONGEST]}..." if len(text) > LONGEST else text
 
 
-def near(word: str, options: Iterable[str]) -> str:
+def suggest(word: str, options: Iterable[str]) -> str:
     """The options that look like `word`, or else all of them, as the end of a message."""
     options = list(dict.fromkeys(options))
     matches = difflib.get_close_matches(word, options, n=3, cutoff=0.5)

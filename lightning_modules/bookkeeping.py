@@ -1,4 +1,4 @@
-"""What all schemes share and no algorithm says: draws, logs, training curves, times, scores, checkpoints."""
+"""What all schemes share besides their algorithms: seeds, logs, curves, times, scores, checkpoints."""
 
 import math
 import time
@@ -14,7 +14,7 @@ from datamodules.batches import Batch
 from energies.spaces import AnswerSpace
 from lightning_modules.processes import mean_over_processes
 
-EVALUATION = -1  # in the place of a part
+EVALUATION = -1  # its random stream; parts have 0, 1, ...
 
 
 class Diverged(ValueError):
@@ -22,10 +22,10 @@ class Diverged(ValueError):
 
 
 class Bookkeeping(pl.LightningModule):
-    """Keeps `steps` of each part, training `curves` and `findings` about the weights, all for the record.
+    """Keeps the `steps` of each part, training `curves` and `findings` about the weights, for the record.
 
-    Randomness is drawn from (seed, rank, stream, step) and from nothing else, so a resumed run equals an
-    unbroken one bit by bit.
+    Random numbers depend on (seed, rank, stream, step) alone. So a resumed run equals an uninterrupted one
+    bit by bit.
     """
 
     def __init__(self, *, space: AnswerSpace, metric: Metric, seed: int = 0) -> None:
@@ -39,7 +39,7 @@ class Bookkeeping(pl.LightningModule):
         self._watched: dict[str, tuple[int, list[Tensor]]] = {}
 
     def __setattr__(self, name: str, value: Any) -> None:  # noqa: ANN401
-        """As a module does, but for strings: Lightning stores the name of a hook a dozen times a step."""
+        """Set strings the fast way: Lightning sets the name of the current hook a dozen times a step."""
         if type(value) is str:
             object.__setattr__(self, name, value)
         else:
@@ -51,12 +51,13 @@ class Bookkeeping(pl.LightningModule):
 
     @abstractmethod
     def predictors(self) -> list[nn.Module]:
-        """The modules that `predict` asks."""
+        """The modules that `predict` calls."""
 
     def draw_from(self, stream: int, step: int) -> None:
-        """Seed the device's generators; for EVALUATION alike in all processes.
+        """Seed the device's generators; EVALUATION has the same seed in all processes.
 
-        `torch.manual_seed` would queue a call, with its stack, for each kind of device that is not there.
+        `torch.manual_seed` would also queue a call, with a stack trace, for each kind of device that is
+        absent.
         """
         seed = mix(self.seed, 0 if stream == EVALUATION else self.global_rank, stream, step)
         torch.default_generator.manual_seed(seed)
@@ -73,10 +74,10 @@ class Bookkeeping(pl.LightningModule):
         return part in self._counts
 
     def watch(self, curve: str, value: Tensor, *, points: int = 1) -> None:
-        """Keep a value of this step for a training curve; nothing waits for the device.
+        """Keep a value of this step for a training curve, without waiting for the device.
 
-        An epoch appends `points` means to the curve, each over one stretch of its steps; a single one is
-        logged too.
+        Each epoch appends `points` means to the curve, each over an equal share of its steps. A single mean
+        is logged too.
         """
         self._watched.setdefault(curve, (points, []))[1].append(value.detach())
 
@@ -85,9 +86,9 @@ class Bookkeeping(pl.LightningModule):
         self.curves.setdefault(curve, []).extend(values)
 
     def setup(self, stage: str) -> None:
-        """Compare sizes with the data's; hand its vocabulary's tables to the networks that start from them.
+        """Compare sizes with the data's; initialise networks from the tables of its vocabulary.
 
-        Checkpoints are read later.
+        A checkpoint is read later and replaces what is initialised here.
         """
         data = getattr(self.trainer, "datamodule", None)
         splits = getattr(data, "splits", {})
@@ -100,7 +101,7 @@ class Bookkeeping(pl.LightningModule):
                 initialise(tables)
 
     def on_fit_start(self) -> None:
-        """Start the count of examples and seconds: training that goes on within an epoch starts none."""
+        """Start the count of examples and seconds: a run resumed within an epoch has no epoch start."""
         self._start_count()
 
     def on_train_epoch_start(self) -> None:
@@ -111,7 +112,7 @@ class Bookkeeping(pl.LightningModule):
         self._trained, self._train_began = 0, time.perf_counter()
 
     def on_train_batch_end(self, outputs: Any, batch: Batch, index: int) -> None:  # noqa: ANN401  (Lightning's)
-        """Count; at the end of the epoch, wait for a GPU and look at the clock."""
+        """Count examples; at the end of the epoch, synchronise with the GPU and take the time."""
         self._trained += len(batch.y)
         if self.trainer.is_last_batch:
             if self.device.type == "cuda":
@@ -136,10 +137,10 @@ class Bookkeeping(pl.LightningModule):
             self.log(f"train/{curve}", means[0])
 
     def _mean_losses(self) -> dict[str, float]:
-        """Of each part that moved in this epoch.
+        """The mean loss of each part that moved in this epoch.
 
         Raises:
-            Diverged: one is not finite; with the part, the epoch and what to change.
+            Diverged: a mean is not finite. The message names the part, the epoch and what to change.
         """
         totals = mean_over_processes([*self._losses.values()])
         means = {
@@ -182,20 +183,20 @@ class Bookkeeping(pl.LightningModule):
         """Log the scores, and how many examples a second are predicted and judged."""
         began = time.perf_counter()
         self.report("test")
-        self._test_seconds += time.perf_counter() - began  # where a GPU is waited for
+        self._test_seconds += time.perf_counter() - began  # waiting for the GPU included
         self.log("test/examples_per_second", self._tested / self._test_seconds)
 
     def report(self, stage: str) -> dict[str, Tensor]:
-        """Log the scores of validation, after which the metric chooses its threshold, or of the test."""
+        """Log the scores of a stage; on validation the metric chooses its threshold first."""
         scores = scores_of(self.metric, choose=stage == "val")
         self.log_dict({f"{stage}/{name}": value for name, value in scores.items()})
         return scores
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Keep the step numbers, which are all the randomness there is, and nothing that takes code to read.
+        """Store step numbers, which determine all random numbers, and no objects of our classes.
 
-        Built from config files, a scheme's hyperparameters are class paths and numbers; built by hand they
-        are objects, and stay out.
+        Hyperparameters of a scheme built from config files are class paths and numbers. Those of a scheme
+        built in Python may be objects; then they are left out.
         """
         checkpoint["scheme_steps"], checkpoint["scheme_curves"] = dict(self.steps), self.curves
         checkpoint["scheme_findings"] = self.findings
@@ -203,19 +204,19 @@ class Bookkeeping(pl.LightningModule):
             del checkpoint["hyper_parameters"]
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Count from where the checkpoint was written."""
+        """Restore step numbers, curves and findings."""
         self.steps = dict(checkpoint.get("scheme_steps", {}))
         self.curves = {name: [*values] for name, values in checkpoint.get("scheme_curves", {}).items()}
         self.findings = dict(checkpoint.get("scheme_findings", {}))
 
 
 def judge(metric: Metric, batch: Batch, *answers: Tensor) -> None:
-    """Add a batch to a metric; where answers have positions it is told which are real."""
+    """Add a batch to a metric, with the mask where answers have positions."""
     metric.update(*answers, batch.y, *([] if batch.mask is None else [batch.mask]))
 
 
 def scores_of(metric: Metric, *, choose: bool) -> dict[str, Tensor]:
-    """What a metric says of all it has seen, which it then forgets; it may choose its threshold before."""
+    """The scores of all batches in a metric, which is reset; with `choose` it first chooses its threshold."""
     if choose and callable(settle := getattr(metric, "choose_threshold", None)):
         settle()
     scores = metric.compute()

@@ -11,14 +11,14 @@ from energies.potentials import Potentials
 from inference.base import Criterion
 from lightning_modules.base import Scheme
 
-POINTS = 8  # of the curve, an epoch
+POINTS = 8  # of the curve per epoch
 
 
 class CRFScheme(Scheme):
-    """A structured energy learns by a criterion and predicts by the answer that goes with it.
+    """A structured energy learns by a criterion and predicts by the decoding that belongs to it.
 
-    The training curve `ratio` is norm(U) / norm(W) of the potentials that inference saw, after scaling: a
-    mean over each eighth of an epoch.   [Scaling Fig. 1]
+    The training curve `ratio` is norm(U) / norm(W) of the scaled potentials: one mean for each eighth of an
+    epoch.   [Scaling Fig. 1]
     """
 
     def __init__(self, energy: StructuredEnergy, criterion: Criterion, **scheme: Any) -> None:

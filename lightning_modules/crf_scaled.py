@@ -17,16 +17,15 @@ from lightning_modules.bookkeeping import mix
 from lightning_modules.crf import CRFScheme
 from losses.observed import over_observed
 
-SUBSET = 1_000_003  # sets the draws of the subset apart from those of the parts
-ROWS = 128  # examples of the subset at once; each comes once for every alpha
+SUBSET = 1_000_003  # the random stream of the subset, apart from those of the parts
+ROWS = 128  # examples of the subset per pass, each repeated for every alpha
 
 
 class CRFScaled(CRFScheme):
-    """The network and the pairwise scores learn together, rescaled on their way to the criterion.
+    """The network and the pairwise scores learn together; the criterion sees them rescaled.
 
-    [Scaling §5] Where the scaling is online, alpha is chosen after the training batches of each epoch, and
-    holds for that epoch's validation and for the next one's training; the training curve `alpha` has what
-    each epoch chose.
+    [Scaling §5] Online scaling chooses alpha after the training batches of each epoch. The choice holds for
+    that epoch's validation and the next epoch's training, and is appended to the training curve `alpha`.
     """
 
     def __init__(

@@ -19,12 +19,12 @@ PHASES: tuple[Phase, ...] = ("unary", "pairwise", "joint")
 
 
 class CRFStage(Phased, CRFScheme):
-    """Three phases in one run, each from the weights the one before it left.   [Scaling §2, "stage"]
+    """Three phases in one run, each from the last weights of the one before.   [Scaling §2, "stage"]
 
-    `unary`: the network alone, by the cross-entropy of each position; validation scores what it says alone.
+    `unary`: the network alone, by the cross-entropy of each position; validation scores its own prediction.
     `pairwise`: the pairwise scores, by the criterion, the network frozen. `joint`: everything, by the
-    criterion. Each has an optimizer and a learning rate schedule of its own; see Phased for what ends it.
-    The checkpoint of a phase predicts as the phase does. With `phases` cut to the first, this is the network
+    criterion. Each has an optimizer and a learning rate schedule of its own; see Phased for what ends it. The
+    checkpoint of a phase predicts as the phase does. With the first phase only, this trains the network
     alone.
     """
 

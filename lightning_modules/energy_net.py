@@ -1,4 +1,4 @@
-"""Energy networks alone: SPEN, DVN, NCE; their answers come from a search."""
+"""Energy networks alone (SPEN, DVN, NCE); a search predicts."""
 
 from typing import Any
 
@@ -20,8 +20,8 @@ class EnergyNet(Scheme):
 
     [SPEN; DVN; SEAL §4.2, "+ GBI"]
 
-    `guesser` is the frozen net of a finished run that proposes answers to start from or noise to tell apart;
-    it keeps its dropout while the energy trains, as released. None where guesses come from searches alone.
+    `guesser` is the frozen task-net of a finished run. It gives starts of searches, or noise samples. Its
+    dropout stays on while the energy trains, as in the released code. None: guesses come from searches alone.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class EnergyNet(Scheme):
 
     def energy_loss(self, batch: Batch) -> Tensor:
         """The objective of guesses from a search or from noise.   [SEAL eqs. 6, 7, 9]"""
-        case = self._case(batch)
+        case = self._context(batch)
         with torch.no_grad():
             guesses = self.guess(case)
         loss = self.objective(case.energy, case.space, case.x, case.y, guesses, batch.observed)
@@ -59,10 +59,10 @@ class EnergyNet(Scheme):
         return [self.energy]
 
     def predict(self, batch: Batch) -> Tensor:
-        return Minimum(self.inference)(self._case(batch)).y[0]
+        return Minimum(self.inference)(self._context(batch)).y[0]
 
     @torch.no_grad()
-    def _case(self, batch: Batch) -> GuessContext:
+    def _context(self, batch: Batch) -> GuessContext:
         logits = self.guesser(batch.inputs) if self.guesser is not None else None
         return GuessContext(
             self.energy.over(batch.mask),

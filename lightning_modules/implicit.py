@@ -1,4 +1,4 @@
-"""Bilevel training: the task-net minimises its loss, the energy what that minimum leads to.   [Implicit]"""
+"""Bilevel training: the energy minimises an outer loss at the minimum of the task-net's.   [Implicit]"""
 
 import math
 from functools import cache, partial
@@ -22,13 +22,13 @@ from networks.sizes import at_least
 class Implicit(Scheme):
     """On each batch: `inner_steps` steps of the task-net, then one of the energy.   [Implicit algorithm 1]
 
-    theta, the task-net A, minimises the inner loss, warm-started. phi, the energy E, minimises the outer one,
-    by its total gradient: the explicit one less the implicit one, which says how theta would follow. In the
-    first `warm_up` epochs the task-net learns from supervision alone, and the energy does not move. What
-    `solver`, `products`, `damping` and `refresh` mean, `inference.bilevel.OuterStep` says.
+    theta, the task-net A, minimises the inner loss, warm-started. phi, the energy E, minimises the outer one
+    by its total gradient: the explicit gradient less the implicit one, which accounts for the change of theta
+    with phi. In the first `warm_up` epochs the task-net learns from supervision alone, and the energy does
+    not move. For `solver`, `products`, `damping` and `refresh` see `inference.bilevel.OuterStep`.
 
-    Curves, an epoch's means: `explicit` and `implicit`, the norms of both gradients; `stopped`, the share of
-    steps at which the solver had to stop early.
+    Training curves, each value the mean of an epoch: `explicit` and `implicit`, the norms of both gradients;
+    `stopped`, the share of steps at which the solver stopped early.
 
     Raises:
         ValueError: fewer than 1 inner step or 1 step between measurements; a weight, a damping or a number of
@@ -125,7 +125,7 @@ class Implicit(Scheme):
         return Bilevel(self.task_net, batch.inputs, inner, outer, self.part["energy"].learned)
 
     def at_rest(self, batch: Batch) -> EnergyFn:
-        """The energy while phi stays as it is: what it makes of an input alone is computed once."""
+        """The energy with phi fixed; what depends on the input alone is computed once."""
         given = cache(self.energy.over(batch.mask).given)
         return lambda x, y: given(x)(y)
 
@@ -145,7 +145,7 @@ class Implicit(Scheme):
         return self.space.over(batch.mask).relax(self.task_net(batch.inputs))
 
     def on_train_epoch_end(self) -> None:
-        """Warn, once, where the solver stops early or has nothing to do; see Scheme."""
+        """Warn once if the solver stops early or the implicit gradient is 0; see Scheme."""
         moved = self.moved("energy")
         super().on_train_epoch_end()
         if moved and not self.warned and (warning := self.warning()):
@@ -153,7 +153,7 @@ class Implicit(Scheme):
             self.warned = True
 
     def warning(self) -> str | None:
-        """What to change, by the last epoch's means."""
+        """What to change, judged by the means of the last epoch."""
         explicit, implicit, stopped = (self.curves[name][-1] for name in ("explicit", "implicit", "stopped"))
         if stopped:
             return (
@@ -163,13 +163,13 @@ class Implicit(Scheme):
         if self.energy_weight > 0 and self.outer_step.solver.uses_hessian and explicit > 0 and implicit == 0:
             return (
                 "the implicit gradient is 0: no guess carries a gradient back to the task-net, or its "
-                "answers are saturated. Take one that does, such as Point, StraightThrough or Concrete, or "
+                "answers are saturated. Use one that does, such as Point, StraightThrough or Concrete, or "
                 "the solver Dropped."
             )
         return None
 
     def on_fit_end(self) -> None:
-        """Say so where the energy never learned."""
+        """Warn if the energy never learned."""
         if not self.steps["energy"]:
             rank_zero_warn(
                 f"the energy never learned: warm_up is {self.warm_up} epochs, and there were no more. Raise "

@@ -1,4 +1,4 @@
-"""Runs that go through phases, each ended by the trainer's stop rule."""
+"""Training in phases, each ended by the trainer's stop rule."""
 
 import math
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from lightning_modules.base import Scheme
 
 
 class PhaseStopping(EarlyStopping):
-    """The trainer's stop rule, which ends the phases of a scheme; the end of the last is that of the run."""
+    """The trainer's stop rule, applied to each phase of a scheme; the last phase ends the run."""
 
     def __init__(self, rule: EarlyStopping, scheme: "Phased") -> None:
         super().__init__(
@@ -30,30 +30,29 @@ class PhaseStopping(EarlyStopping):
         self.scheme = scheme
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Enter the next phase, and count anew, if the last epoch ended one."""
+        """If the last epoch ended a phase, enter the next one and reset the counters."""
         if self._is_over() and (phase := self.scheme.next_phase()):
             self.scheme.enter(phase)
             worst = math.inf if self.mode == "min" else -math.inf
             self.wait_count, self.stopped_epoch, self.best_score = 0, 0, torch.tensor(worst)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Judge the epoch; where a phase ends and more are to come, training goes on."""
+        """Judge the epoch; training does not stop while another phase follows."""
         asked_otherwise = trainer.should_stop
         super().on_train_epoch_end(trainer, pl_module)
         if self._is_over() and self.scheme.next_phase():
             trainer.should_stop = asked_otherwise
 
     def _is_over(self) -> bool:
-        """Whether the phase has gone on long enough without getting better."""
+        """Whether the phase has not improved for `patience` epochs."""
         return self.wait_count >= max(self.patience, 1)
 
 
 class Phased(Scheme):
-    """A scheme whose run has phases; with a single one it is like any other.
+    """A scheme that trains in phases; with one phase it is like any other.
 
-    Each phase is ended by the trainer's EarlyStopping, which then counts anew; the end of the last phase is
-    that of the run. The training curve `phase` has the number of each epoch's phase, and a checkpoint says
-    which phase it is from.
+    The trainer's EarlyStopping ends each phase and is then reset; the last phase ends the run. The training
+    curve `phase` has the number of each epoch's phase, and a checkpoint stores its phase.
     """
 
     def __init__(self, *, phases: Sequence[str], **scheme: Any) -> None:
@@ -65,7 +64,7 @@ class Phased(Scheme):
         self._stopping: PhaseStopping | None = None
 
     def enter(self, phase: str) -> None:
-        """Begin a phase, before its first epoch; the last checkpoint belonged to the phase before."""
+        """Begin a phase, before its first epoch; the last checkpoint is of the previous phase."""
         self.phase = phase
 
     def next_phase(self) -> str | None:
@@ -74,7 +73,7 @@ class Phased(Scheme):
         return after[0] if after else None
 
     def configure_callbacks(self) -> list[Callback]:
-        """The trainer's EarlyStopping, as a rule that ends phases; Lightning puts it in the other's place."""
+        """The trainer's EarlyStopping as a PhaseStopping, by which Lightning replaces it."""
         rule = self.trainer.early_stopping_callback
         if rule is None or rule is self._stopping or len(self.phases) == 1:
             return []
@@ -85,7 +84,7 @@ class Phased(Scheme):
         """See Scheme.
 
         Raises:
-            ValueError: where nothing says when a phase is over.
+            ValueError: the trainer has no EarlyStopping to end a phase.
         """
         super().on_fit_start()
         if self.next_phase() and self.trainer.early_stopping_callback is None:
@@ -103,18 +102,18 @@ class Phased(Scheme):
             self.log("train/phase", phase)
 
     def on_fit_end(self) -> None:
-        """Say so where training ended before its last phase."""
+        """Warn if training ended before its last phase."""
         if phase := self.next_phase():
             rank_zero_warn(
                 f"training ended in the phase {self.phase!r}, before {phase!r}: raise trainer.max_epochs."
             )
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Keep the phase too."""
+        """Store the phase too."""
         super().on_save_checkpoint(checkpoint)
         checkpoint["phase"] = self.phase
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Go on in the phase of the checkpoint."""
+        """Resume in the phase of the checkpoint."""
         super().on_load_checkpoint(checkpoint)
         self.phase = checkpoint["phase"]

@@ -1,9 +1,9 @@
-"""Several processes as one: each has its share of a step's examples, and gradients are those of all.
+"""Data-parallel training: each process has a share of a step's examples, and gradients are means over all.
 
-A replica computes gradients by itself, in whatever way its scheme asks for, and shares them here, so all
-take the same step. DistributedDataParallel would share them while a backward pass runs, and takes only passes
-that reach every parameter of the graph: parts that learn in turns on one graph, and gradients made by hand,
-are none of these.
+Each process computes the gradients of its own examples, in any way its scheme needs. They are averaged here,
+so all processes take the same step. DistributedDataParallel would average them during the backward pass, and
+that pass has to reach every parameter. Parts that learn in turns on one graph, and gradients made by hand, do
+not.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ def over_processes(loss: Tensor, *, summed: bool) -> Tensor:
 
 
 def mean_over_processes(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """The mean of each tensor over all processes, by one exchange for all of them."""
+    """The mean of each tensor over all processes, by one all-reduce."""
     several = world_size()
     if several == 1 or not tensors:
         return list(tensors)
@@ -42,7 +42,7 @@ def mean_over_processes(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 
 def share_gradients(parameters: Sequence[nn.Parameter]) -> None:
-    """Put the mean over all processes in the place of each gradient; None stays where no process has one."""
+    """Replace each gradient by its mean over all processes; None stays where no process has one."""
     if world_size() == 1:
         return
     here = [p.grad is not None for p in parameters]

@@ -14,11 +14,12 @@ from networks.sizes import at_least
 
 
 class SealStatic(Scheme):
-    """A task-net learns from supervision and from a loss-net that a finished run left behind.
+    """A task-net learns from supervision and from the loss-net of a finished run.
 
     [SEAL §3.1, eq. 1]
 
-    `energy` is frozen; `objective` is what it was trained with, and says how the task-net reads it.
+    `energy` is frozen. `objective` is the one it was trained with; its `reading` of the energy enters the
+    loss.
     """
 
     def __init__(

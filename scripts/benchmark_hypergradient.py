@@ -34,7 +34,7 @@ from datamodules.batches import Batch, Batches
 from energies.base import SumEnergy
 from energies.mlc import LabelMixEnergy, LocalEnergy
 from energies.spaces import LabelSets
-from experiments.run.cli import hush
+from experiments.run.cli import quiet_lightning
 from inference.bilevel import (
     Bilevel,
     ConjugateGradient,
@@ -268,7 +268,7 @@ def main() -> None:
     parser.add_argument("--short", action="store_true", help="without the costs by products and by width")
     arguments = parser.parse_args()
     warnings.filterwarnings("ignore")
-    hush()
+    quiet_lightning()
     torch.set_num_threads(1)
     compare({f"K={k}": task_of(k) for k in TERMS}, "hypergradient", arguments.repeats)
     if arguments.short:

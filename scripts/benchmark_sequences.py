@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from datamodules.batches import Batches
 from energies.chain import ChainEnergy
 from energies.spaces import TagSequences
-from experiments.run.cli import hush
+from experiments.run.cli import quiet_lightning
 from inference.networks import InferenceNetworks, Separated, Shared, Stacked
 from lightning_modules.infnet import InfNet
 from lightning_modules.metrics.sequence import SequenceScores
@@ -162,7 +162,7 @@ def contenders() -> dict[str, Callable[[], object]]:
 
 def main() -> None:
     """Check, time, print."""
-    hush()
+    quiet_lightning()
     warnings.filterwarnings("ignore")
     check()
     epochs = side_by_side(contenders(), repeats=1)

@@ -24,7 +24,7 @@ from energies.chain import ChainEnergy
 from energies.mlc import LabelMixEnergy, LocalEnergy
 from energies.scaling import Online
 from energies.spaces import LabelSets, TagSequences
-from experiments.run.cli import hush
+from experiments.run.cli import quiet_lightning
 from inference.chain import criteria
 from inference.guesses import GuessContext, Sampled
 from lightning_modules.bookkeeping import mix
@@ -296,7 +296,7 @@ def chains() -> dict[str, dict[str, float]]:
 
 def main() -> None:
     """Check, time, print."""
-    hush()
+    quiet_lightning()
     warnings.filterwarnings("ignore")
     show("one training step", loops(), "bare loop")
     show("one step of SEAL-dynamic NCE", dynamic(), "bare loop")

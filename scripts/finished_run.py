@@ -8,7 +8,7 @@ from torch import nn
 
 from datamodules.base import DeviceData
 from experiments.errors import UserError
-from experiments.run.cli import TrainCLI, hush
+from experiments.run.cli import TrainCLI, quiet_lightning
 from lightning_modules.base import Scheme
 from networks.pretrained import read_checkpoint
 
@@ -30,7 +30,7 @@ def finished(folder: Path) -> tuple[Scheme, DeviceData]:
             f"such as runs/<id>. One that was stopped goes on with the options it was started with and  "
             f"--run_dir {folder}"
         )
-    hush()
+    quiet_lightning()
     quiet = {"accelerator": "cpu", "strategy": "auto", "devices": "1", "num_nodes": "1", "logger": "false"}
     options = [word for key, value in quiet.items() for word in (f"--trainer.{key}", value)]
     with warnings.catch_warnings():

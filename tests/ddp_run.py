@@ -18,7 +18,7 @@ warnings.filterwarnings("ignore")
 
 import torch  # noqa: E402
 
-from experiments.run.cli import hush  # noqa: E402
+from experiments.run.cli import quiet_lightning  # noqa: E402
 from lightning_modules.metrics.multilabel import MultiLabelScores  # noqa: E402
 from lightning_modules.processes import share_gradients  # noqa: E402
 from scheme_runs import SmallCLI  # noqa: E402
@@ -28,7 +28,7 @@ FORMS = ("space", "guess", "networks", "solver")
 
 def main(folder: Path) -> int:
     """Build all runs, train them in three processes; 1 where one of these fails."""
-    hush()
+    quiet_lightning()
     torch.set_num_threads(1)
     built = build(folder)
     with socket.socket() as free:

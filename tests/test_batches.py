@@ -161,7 +161,7 @@ def test_a_pool_without_lengths_or_a_drawn_order_is_refused() -> None:
         (x, {"pool": 2}),
         (x, {"pool": 0, "seed": 0}),
     ):
-        with pytest.raises(DataMismatch, match=f"^A pool of {options['pool']} batches: give 1"):
+        with pytest.raises(DataMismatch, match=f"^pool is {options['pool']}: take 1"):
             Batches(inputs, y, batch_size=1, **options)
 
 

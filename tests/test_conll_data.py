@@ -238,8 +238,8 @@ def test_a_pool_left_out_leaves_finished_runs_their_names() -> None:
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (b"", "there is no token in it"),
-        (b"\r\n \n\n", "there is no token in it"),
+        (b"", "the file has no token"),
+        (b"\r\n \n\n", "the file has no token"),
         (b"a NN O\nb NN\n", r"line 2: 2 columns, a token has 3: 'b NN'"),
         (b"\n\r\na NN O extra\n", r"line 3: 4 columns"),
         (b"a NN O\n\nb NN B-XX\n", r"line 3: the tag 'B-XX' is none of the 2: B-NP, O"),

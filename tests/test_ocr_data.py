@@ -172,7 +172,7 @@ def changed(index: int, column: int, cell: str) -> list[list[str]]:
 @pytest.mark.parametrize(
     ("lines", "says"),
     [
-        ([], "there is no letter in it"),
+        ([], "the file has no letter"),
         ([GOOD[0][:50]], r"line 1: 50 columns between tabs, a letter has 134"),
         ([*GOOD, ["x"]], r"line 4: 1 columns between tabs"),
         ([GOOD[0] + ["1"]], r"line 1: 135 columns"),

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from datamodules import sources as places
-from datamodules.carried import fetch_wheel, files_of_package, folds_csv, take_member, yeast_files
+from datamodules.bundled import fetch_wheel, files_of_package, folds_csv, take_member, yeast_files
 from datamodules.download import download, write_whole
 from datamodules.errors import DataCorrupt, DataNotFound, DiskFull
 from datamodules.registry import DataFile, DataSet, Package, data_set, data_sets

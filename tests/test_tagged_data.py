@@ -250,9 +250,9 @@ def test_line_ends_empty_lines_and_ways_to_tag_change_nothing(small: Small) -> N
         ({"testa": "\nEU NNP I-NP I-ORG\n\nb\n"}, r"^eng\.testa, line 4: 1 columns"),
         ({"testb": "EU NNP I-NP O\nEU NNP I-NP I-GPE\n"}, r"^eng\.testb, line 2: the tag 'I-GPE' is none of"),
         ({"testb": "EU NNP I-NP S-ORG\n"}, r"^eng\.testb, line 1: the tag 'S-ORG'"),
-        ({"vectors": VECTORS + "b 1 2 3\n"}, r"^mine\.txt, line 3: 3 numbers after the word .* wanted 2"),
+        ({"vectors": VECTORS + "b 1 2 3\n"}, r"^mine\.txt, line 3: 3 numbers after the word .* expected 2"),
         ({"vectors": "eu 1 2 3\npeter 3 4 5\n"}, r"^mine\.txt, line 1: 3 numbers.*file of 2-d vectors"),
-        ({"vectors": "eu 1 x\n"}, r"^mine\.txt, line 1: 'x' is no finite number"),
+        ({"vectors": "eu 1 x\n"}, r"^mine\.txt, line 1: 'x' is not a finite number"),
     ],
 )
 def test_a_file_that_is_wrong_is_refused_with_its_line(small: Small, files: dict, says: str) -> None:

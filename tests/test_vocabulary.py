@@ -94,7 +94,7 @@ def test_vectors_stand_side_by_side_with_zeros_for_what_is_lacking() -> None:
 
 def test_all_words_of_a_file_are_read_when_none_are_named() -> None:
     assert set(read_vectors(GLOVE, None, 3, where="a")) == {"the", ",", "aé"}
-    with pytest.raises(FormatError, match=r"^a, line 4: 2 numbers after the word and a blank, wanted 3"):
+    with pytest.raises(FormatError, match=r"^a, line 4: 2 numbers after the word and a blank, expected 3"):
         read_vectors(GLOVE + b"b 1 2\n", None, 3, where="a")
 
 
@@ -111,15 +111,15 @@ def test_wanted_words_are_read_and_others_are_not() -> None:
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (GLOVE + b"b 1 2\n", r"line 4: 2 numbers after the word and a blank, wanted 3. Correct this line"),
-        (b"b 1 2 3 4\n", r"line 1: 4 numbers after .* or say --data.num_dims 4"),
+        (GLOVE + b"b 1 2\n", r"line 4: 2 numbers after the word and a blank, expected 3. Correct this line"),
+        (b"b 1 2 3 4\n", r"line 1: 4 numbers after .* or set --data.num_dims 4"),
         (b"the\t1\t2\t3\n", r"line 1: 0 numbers after .* Correct this line"),
         (b"the 1  2\n", r"line 1: 2 numbers"),
         (b"the\n", r"line 1: 0 numbers"),
-        (GLOVE.replace(b"2", b"two"), r"line 1: 'two' is no finite number"),
-        (GLOVE.replace(b"-1e-2", b"nan"), r"line 2: 'nan' is no finite number"),
-        (GLOVE.replace(b"-1e-2", b"1e99"), r"line 2: '1e99' is no finite number"),
-        (GLOVE.replace(b"-1e-2", b"1_0"), r"line 2: '1_0' is no finite number"),
+        (GLOVE.replace(b"2", b"two"), r"line 1: 'two' is not a finite number"),
+        (GLOVE.replace(b"-1e-2", b"nan"), r"line 2: 'nan' is not a finite number"),
+        (GLOVE.replace(b"-1e-2", b"1e99"), r"line 2: '1e99' is not a finite number"),
+        (GLOVE.replace(b"-1e-2", b"1_0"), r"line 2: '1_0' is not a finite number"),
         (b"the 1  2\n, 1 2 3\t4\n", r"line 1: 2 numbers"),
     ],
 )

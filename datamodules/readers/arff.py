@@ -33,7 +33,7 @@ def read_arff(content: bytes, *, where: str, num_labels: int = 0, repeats: bool 
 
     MEKA's `-C n` puts n labels first, `-C -n` puts them last; a Clus class attribute brings its own labels.
     `where` is the file's name, for the errors. `repeats`: attributes may share a name, as two of the
-    published expr_FUN do; otherwise that is refused as a mistake.
+    published expr_FUN do; otherwise a repeated name is an error.
     """
     lines = _decode(content).split("\n")
     header = read_header(lines, where, repeats=repeats)
@@ -56,13 +56,13 @@ def _decode(content: bytes) -> str:
 
 
 def _label_columns(header: Header, num_labels: int, where: str) -> tuple[int, int]:
-    width, told = len(header.attributes), header.meka_labels
-    if told and num_labels and abs(told) != num_labels:
+    width, declared = len(header.attributes), header.meka_labels
+    if declared and num_labels and abs(declared) != num_labels:
         raise ArffError(
-            f"{where}, line {header.relation_line}: the relation says -C {told}, so {abs(told)} labels, but "
-            f"num_labels is {num_labels}. Set num_labels to {abs(told)}."
+            f"{where}, line {header.relation_line}: the relation says -C {declared}, {abs(declared)} labels, "
+            f"but num_labels is {num_labels}. Set num_labels to {abs(declared)}."
         )
-    count = abs(told) or num_labels
+    count = abs(declared) or num_labels
     if not count:
         raise ArffError(
             f"{where}: nothing says how many of the {width} attributes are labels. Give num_labels (the "
@@ -72,7 +72,7 @@ def _label_columns(header: Header, num_labels: int, where: str) -> tuple[int, in
         raise ArffError(
             f"{where}: {count} labels leave no features, the file has {width} attributes. Correct num_labels."
         )
-    return (0, count) if told > 0 else (width - count, width)
+    return (0, count) if declared > 0 else (width - count, width)
 
 
 def _columns(values: csr_array, first: int, last: int) -> csr_array:
@@ -97,7 +97,7 @@ def _answers(labels: tuple[Attribute, ...], rows: Rows, first: int, where: str) 
         )
     y = block.astype(np.uint8) if isinstance(block, np.ndarray) else block.astype(np.uint8).toarray()
     reversed_ = [i for i, label in enumerate(labels) if label.values is not None and label.values[0] == "1"]
-    y[:, reversed_] = 1 - y[:, reversed_]  # declared {1,0}: the position of "0" is 1
+    y[:, reversed_] = 1 - y[:, reversed_]  # declared {1,0}: the index of "0" is 1
     return y
 
 
@@ -113,7 +113,7 @@ def _first_beside_0_and_1(block: np.ndarray | csr_array) -> tuple[int, int, floa
 
 
 def _hierarchical(header: Header, rows: Rows, where: str) -> ArffTable:
-    """Each row has its classes, all their ancestors, and the label `root` that stands above them."""
+    """Each row has its classes, all their ancestors, and the label `root`."""
     assert header.hierarchy is not None and isinstance(rows.values, np.ndarray)
     declared = header.attributes[header.hierarchy].values or ()
     names = [ROOT_LABEL, *dict.fromkeys(above for name in declared for above in _lineage(name))]

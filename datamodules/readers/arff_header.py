@@ -6,7 +6,7 @@ from functools import cached_property
 
 from datamodules.errors import ArffError, quoted, short
 
-# A repetition that gives nothing back (*+) keeps the time linear in the line, whatever the line is.
+# Possessive repetition (*+) keeps the time linear in the length of any line.
 QUOTED = r"""'(?:\\.|[^'\\])*+'|"(?:\\.|[^"\\])*+\""""
 ATTRIBUTE = re.compile(rf"""@attribute\s++({QUOTED}|(?!['"])(?:\\.|[^\s{{\\])++)\s*+(.*)""", re.IGNORECASE)
 NUMERIC = re.compile(r"(?:numeric|real|integer)\s*+(?:\[.*\]\s*+)?(?:%.*)?", re.IGNORECASE)
@@ -19,7 +19,7 @@ DEEPEST = 50  # levels of a class hierarchy
 
 
 class Bad(ValueError):
-    """What is wrong with a line; whoever knows the line turns it into an ArffError."""
+    """An error in a line; the caller adds file and line and raises an ArffError."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Attribute:
 
     @property
     def domain(self) -> str:
-        """The values as a person wants to see them."""
+        """The values, shortened for a message."""
         values = self.values or ()
         return (
             "{"

@@ -1,6 +1,6 @@
 """The rows of an ARFF file as one matrix.
 
-Rows are parsed in blocks by built-ins that loop in C. When a block does not parse, its halves are, and so on,
+Rows are parsed in blocks by built-ins that loop in C. A block that does not parse is halved again and again,
 which finds the line to name in the error.
 """
 
@@ -52,7 +52,7 @@ def read_rows(lines: list[str], header: Header, where: str) -> Rows:
 
 
 def _parse(take: Callable[[list[str]], None], rows: list[str], numbers: np.ndarray, where: str) -> None:
-    """Take the rows, all or none; on failure name the first line that fails alone."""
+    """Parse the rows, all or none; an error names the first line that fails alone."""
     try:
         take(rows)
     except Bad as error:
@@ -168,7 +168,7 @@ class _SparseRows:
 
 
 def _values(attribute: Attribute, cells: Sequence[str]) -> np.ndarray:
-    """The numbers of a column's cells: fast when all is well, careful otherwise."""
+    """The numbers of a column's cells: all at once, or one by one if a cell is faulty."""
     try:
         if attribute.values is not None:
             return np.array(list(map(attribute.codes.__getitem__, cells)), np.float32)

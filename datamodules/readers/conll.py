@@ -36,7 +36,7 @@ class Sentences:
 def read_sentences(
     content: bytes, *, where: str, num_columns: int = 3, tags: Collection[str] = ()
 ) -> Sentences:
-    """Read a file; lines may end as on Windows, and several empty lines are as one.
+    """Read a file; Windows line ends are accepted, and several empty lines count as one.
 
     Args:
         content: the file's bytes.
@@ -55,7 +55,7 @@ def read_sentences(
             )
     tokens = [row for row in rows if row]
     if not tokens:
-        raise FormatError(f"{where}: there is no token in it. Is the file truncated?")
+        raise FormatError(f"{where}: the file has no token. Is it truncated?")
     try:
         columns = tuple(tuple(map(bytes.decode, column)) for column in zip(*tokens, strict=True))
     except UnicodeDecodeError:

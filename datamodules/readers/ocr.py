@@ -43,7 +43,7 @@ class Words:
         return [text[end - length : end] for end, length in zip(ends, self.lengths, strict=True)]
 
     def digest(self) -> str:
-        """A sha256 of all of it."""
+        """A sha256 of all arrays."""
         parts = (self.pixels, self.letters, self.lengths, self.folds)
         return sha256(b"".join(part.astype(np.uint8).tobytes() for part in parts)).hexdigest()
 
@@ -58,7 +58,7 @@ def read_letters(content: bytes, *, where: str) -> Words:
     lines = content.decode("utf-8-sig", errors="replace").split("\n")
     numbers = [number for number, line in enumerate(lines, 1) if line.strip()]
     if not numbers:
-        raise FormatError(f"{where}: there is no letter in it. Is the file truncated?")
+        raise FormatError(f"{where}: the file has no letter. Is it truncated?")
     rows = [lines[number - 1].rstrip("\t\r ").split("\t", FIELDS) for number in numbers]
     table = _Table(rows, numbers, where)
     pixels, letters, folds = table.pixels(), table.letters(), table.folds()

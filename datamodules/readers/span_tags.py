@@ -1,7 +1,7 @@
-"""Tags of spans in the ways they are written: IOB1, BIO (IOB2) and BIOES, one sentence at a time.
+"""Conversion between tagging schemes of spans (IOB1, BIO or IOB2, BIOES), one sentence at a time.
 
-IOB1 has B- only where a span follows another of its kind at once, BIO at the start of every span; BIOES tells
-the last token (E-) and a span of one token (S-) as well.
+IOB1 has B- only where a span follows another of its kind at once, BIO at the start of every span; BIOES also
+marks the last token (E-) and a span of one token (S-).
 """
 
 from collections.abc import Collection, Sequence

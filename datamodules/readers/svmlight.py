@@ -15,8 +15,8 @@ def read_svmlight(content: bytes, *, where: str, num_features: int, num_labels: 
     """Features x (N, D) float32, sparse, and label sets y (N, L); columns count from 1, labels from 0.
 
     Raises:
-        FormatError: with the line, where it has another form, a column or a label beyond the sizes given, or
-            columns that do not ascend.
+        FormatError: a line has another form, a column or label beyond the given sizes, or columns that do
+            not ascend. The message names the line.
     """
     lines = content.decode("utf-8", errors="replace").splitlines()
     y = np.zeros((len(lines), num_labels), np.uint8)
@@ -49,8 +49,8 @@ def read_svmlight(content: bytes, *, where: str, num_features: int, num_labels: 
 
 def _parsed(line: str, num_features: int, num_labels: int) -> tuple[list[int], dict[int, float]]:
     """The labels of a line, and the values by column counted from 0."""
-    told, _, rest = line.partition(" ")
-    labels = [int(label) for label in told.split(",")] if told else []
+    head, _, rest = line.partition(" ")
+    labels = [int(label) for label in head.split(",")] if head else []
     cells: dict[int, float] = {}
     last = 0
     for cell in rest.split():

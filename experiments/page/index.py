@@ -59,7 +59,7 @@ def line(summary: Summary, title: str) -> str:
     """What the list says of one table, under a title that may stand between the brackets of a link."""
     table, cells = summary.table, summary.cells.values()
     place = " ".join(f"{key} {table.source[key]}" for key in ("table", "figure") if table.source.get(key))
-    runs = f"{sum(len(cell.values) for cell in cells)}/{sum(cell.wanted for cell in cells)}"
+    runs = f"{sum(len(cell.values) for cell in cells)}/{sum(cell.planned for cell in cells)}"
     states = Counter(v.state for view in (summary, *summary.measures) for v in view.verdicts)
     counts = [str(states[state] or "") for state in STATES]
     return f"| {' | '.join([f'[{title}]({table.name}.md)', place, runs, *counts])} |"

@@ -113,7 +113,7 @@ def grid(summary: Summary, marks: dict[str, list[int]]) -> str:
 
 def _cell(summary: Summary, cell: Cell, *, bold: bool) -> str:
     upper = _plain(words.ours(summary.table, cell)).replace("*", "\\*")
-    if cell.ours is None and cell.wanted and cell.column in summary.missing:
+    if cell.ours is None and cell.planned and cell.column in summary.missing:
         upper = "missing"
     if bold:
         upper = f"**{upper}**"

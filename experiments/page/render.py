@@ -54,7 +54,7 @@ def _grid(summary: Summary, columns: list[str], marks: dict[str, list[int]]) -> 
 
 def _cell(summary: Summary, cell: Cell, *, bold: bool) -> Text:
     upper = words.ours(summary.table, cell)
-    missing = cell.column in summary.missing and cell.ours is None and cell.wanted
+    missing = cell.column in summary.missing and cell.ours is None and cell.planned
     text = Text("missing" if missing else upper, style="bold" if bold else "")
     if cell.paper:
         cited = summary.table.rows[cell.row].cited

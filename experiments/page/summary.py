@@ -43,7 +43,7 @@ class Cell:
     column: str
     ours: Sample | None
     paper: Sample | None
-    wanted: int
+    planned: int
     stale: int = 0
     mixed: bool = False  # several kinds of processor, or code that changed while a run was at work
     values: dict[int, float] = field(default_factory=dict)
@@ -165,11 +165,11 @@ def _cell(table: Table, row: str, column: str, records: list[store.Record], ids:
             values[record["seed"]] = value * scale
     mixed = len(starts.processors(own)) > 1 or any(map(starts.changed_code, own))
     stale = sum(ids.get(f"{row}/{column}/{r['seed']}", r["id"]) != r["id"] for r in own)
-    wanted = max(len(table.seeds), len(own)) if table.has(row, column) else 0
+    planned = max(len(table.seeds), len(own)) if table.has(row, column) else 0
     printed = table.reported.get(row, {}).get(column)
     paper = Sample(printed[0], printed[1], table.reported_runs or 1) if printed else None
     ours = Sample.of(list(values.values())) if values else None
-    return Cell(row, column, ours, paper, wanted, stale, mixed, values)
+    return Cell(row, column, ours, paper, planned, stale, mixed, values)
 
 
 def number(record: Mapping[str, Any], name: str) -> float | None:
@@ -199,14 +199,14 @@ def _judge(claim: Claim, column: str, rows: dict[str, list[Cell]]) -> Verdict:
     printed = _numbers({r: [c.paper for c in cells] for r, cells in rows.items()})
     paper = holds(claim, printed) if len(printed) == len(rows) else None
     if not any(
-        cell.wanted for cells in rows.values() for cell in cells
+        cell.planned for cells in rows.values() for cell in cells
     ):  # the paper alone proves nothing here
         return Verdict(claim, column, NOT_YET, lacking=tuple(rows), paper=paper)
     shared = [
-        shared_seeds([cell for cell in cells if cell.wanted]) for cells in zip(*rows.values(), strict=True)
+        shared_seeds([cell for cell in cells if cell.planned]) for cells in zip(*rows.values(), strict=True)
     ]
     samples = {
-        r: [c.over(seeds) if c.wanted else c.paper for c, seeds in zip(cells, shared, strict=True)]
+        r: [c.over(seeds) if c.planned else c.paper for c, seeds in zip(cells, shared, strict=True)]
         for r, cells in rows.items()
     }
     numbers = _numbers(samples)

@@ -31,8 +31,8 @@ def sample(table: Table, found: Sample) -> str:
 def ours(table: Table, cell: Cell) -> str:
     """The upper line of a cell."""
     if cell.ours is None:
-        return f"- (0/{cell.wanted})" if cell.wanted else ""
-    done = f" ({cell.ours.count}/{cell.wanted})" + "†" * bool(cell.stale) + "‡" * cell.mixed
+        return f"- (0/{cell.planned})" if cell.planned else ""
+    done = f" ({cell.ours.count}/{cell.planned})" + "†" * bool(cell.stale) + "‡" * cell.mixed
     gap = ""
     if cell.difference is not None:
         star = "*" if cell.p is not None and cell.p < LEVEL else ""

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from experiments.errors import near
+from experiments.errors import suggest
 from experiments.plan.identity import Tree
 
 EXAMPLES = {"model": "conf/scheme/cross_entropy.yaml", "data": "conf/data/yeast.yaml"}
@@ -29,13 +29,13 @@ def advise(parser: Parser, message: str, files: list[str]) -> str:
         if classes := _classes(message, found):
             return _no_argument(classes[-1], (found[1] or found[2]).split(".")[0], message, files)
         if found[1]:
-            return f"Unknown key {found[1]}. {near(found[1], _keys(parser))}"
+            return f"Unknown key {found[1]}. {suggest(found[1], _keys(parser))}"
     if found := re.search(r"[Uu]nrecognized arguments: *(\S+)", message):
-        return f"Unknown option {found[1]}. {near(found[1].split('=')[0], _options(parser))}"
+        return f"Unknown option {found[1]}. {suggest(found[1].split('=')[0], _options(parser))}"
     if found := re.search(r"[Kk]ey '?\"?([\w.]+)'?\"? is not (?:expected|accepted)", message):
-        return f"Unknown key {found[1]}. {near(found[1], _keys(parser))}"
+        return f"Unknown key {found[1]}. {suggest(found[1], _keys(parser))}"
     if found := re.search(r"Group '([\w.]+)' does not accept option '([\w.]+)'", message):
-        return f"Unknown key {found[1]}.{found[2]}. {near(f'{found[1]}.{found[2]}', _keys(parser))}"
+        return f"Unknown key {found[1]}.{found[2]}. {suggest(f'{found[1]}.{found[2]}', _keys(parser))}"
     if found := re.search(r"class_path '([\w.]+)':\s+(.*(?:No module|no attribute|not find).*)", message):
         return f"There is no class {found[1]}: {found[2].strip()}. {_near_class(found[1])}"
     if found := re.search(r"Expected an? (.*?)\. Got value: (.*)", message):
@@ -107,7 +107,7 @@ def _classes(message: str, found: re.Match[str]) -> list[str]:
 def _no_argument(owner: str, name: str, message: str, files: list[str]) -> str:
     places = [f for f in files if mentions(f, rf"\b{name}\s*:")]
     where = f"{_place(message)}{f', in {places[-1]}' if places else ''}"
-    return f"{owner} has no argument {name!r}{where}. {near(name, _arguments(owner))}"
+    return f"{owner} has no argument {name!r}{where}. {suggest(name, _arguments(owner))}"
 
 
 def _not_given(name: str, message: str, files: list[str]) -> str:
@@ -158,4 +158,4 @@ def _near_class(class_path: str) -> str:
         names = [n for n, v in vars(importlib.import_module(module)).items() if inspect.isclass(v)]
     except (ImportError, ValueError):
         return "Check the module's name."
-    return near(name, names)
+    return suggest(name, names)

@@ -28,7 +28,7 @@ class Claim:
 
 def read_claim(tree: dict[str, Any], rows: Iterable[str], columns: Iterable[str]) -> Claim:
     """Check that the inequality is one, and that it speaks of rows that exist."""
-    from experiments.errors import near
+    from experiments.errors import suggest
 
     text = tree["holds"]
     try:
@@ -43,7 +43,7 @@ def read_claim(tree: dict[str, Any], rows: Iterable[str], columns: Iterable[str]
     names = list(dict.fromkeys(n.id for n in ast.walk(body) if isinstance(n, ast.Name) and n not in calls))
     for name in names:
         if name not in rows:
-            raise ClaimError(f"`{text}` speaks of a row {name!r}. {near(name, rows)}")
+            raise ClaimError(f"`{text}` speaks of a row {name!r}. {suggest(name, rows)}")
     value(body, dict.fromkeys(names, 0.0))
     on = tuple(tree.get("on") or columns)
     return Claim(str(tree.get("says", text)), text, on, tree.get("across", ""), tuple(names))

@@ -90,14 +90,14 @@ def remember(layers: Layers, mark: str, config: dict[str, Any]) -> None:
     _write(repr(layers.arguments()), mark, config)
 
 
-def remembered_wanted(data: dict[str, Any]) -> dict[str, Any] | None:
+def remembered_files(data: dict[str, Any]) -> dict[str, Any] | None:
     """What stands for a data module where it is asked without torch whether its files are here."""
     return _read(json.dumps(data), _module_mark(data))
 
 
-def remember_wanted(data: dict[str, Any], wanted: dict[str, Any]) -> None:
+def remember_files(data: dict[str, Any], files: dict[str, Any]) -> None:
     """Keep what a data module said that it reads; only its arguments and its code decide that."""
-    _write(json.dumps(data), _module_mark(data), wanted)
+    _write(json.dumps(data), _module_mark(data), files)
 
 
 def _read(key: str, mark: str) -> dict[str, Any] | None:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import yaml
 
-from experiments.errors import ConfigError, TableError, near
+from experiments.errors import ConfigError, TableError, suggest
 from experiments.plan.yaml_file import Tree, read_yaml
 
 OWN = ("model", "data", "trainer", "seed_everything", "run_dir", "ckpt_path")  # keys of a run
@@ -172,7 +172,7 @@ def _read(name: str, inside: tuple[str, ...] = ()) -> Iterator[tuple[str, dict[s
     if row:
         tree = _row(file, row, tree)
     elif "tuned" in Path(file).parts and isinstance(tree, dict) and not tree.keys() & {*OWN}:
-        raise ConfigError(f"{file} holds settings by row. Write {file}:ROW. {near('', tree)}")
+        raise ConfigError(f"{file} holds settings by row. Write {file}:ROW. {suggest('', tree)}")
     if not isinstance(tree, dict) or not tree:
         raise ConfigError(f"No keys in {name}: write some, or leave it out.")
     tree = dict(tree)
@@ -187,7 +187,7 @@ def _read(name: str, inside: tuple[str, ...] = ()) -> Iterator[tuple[str, dict[s
 def _row(file: str, row: str, tree: Tree) -> Tree:
     rows = tree if isinstance(tree, dict) else {}
     if row not in rows:
-        raise ConfigError(f"There is no row {row!r} in {file}. {near(row, rows)}")
+        raise ConfigError(f"There is no row {row!r} in {file}. {suggest(row, rows)}")
     found = rows[row]
     return {"over": found} if isinstance(found, str) else found
 
@@ -196,7 +196,7 @@ def _load(path: Path) -> Tree:
     if not path.is_file():
         here = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
         others = sorted(here.parent.glob(f"*{here.suffix}")) or sorted(CONF.rglob("*.yaml"))
-        raise ConfigError(f"There is no file {here}. {near(str(here), map(str, others))}")
+        raise ConfigError(f"There is no file {here}. {suggest(str(here), map(str, others))}")
     try:
         return _parsed(path.resolve(), path, path.stat().st_mtime_ns)
     except TableError as error:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from experiments import fields
-from experiments.errors import TableError, near, short
+from experiments.errors import TableError, short, suggest
 from experiments.fields import Check, shown
 from experiments.plan.claims import Claim, ClaimError, read_claim
 from experiments.plan.keys import REPORTED, TABLE
@@ -38,7 +38,7 @@ def select(kind: str, wanted: str | None, options: Iterable[Any]) -> list[Any]:
     names = [w.strip() for w in wanted.split(",") if w.strip()]
     for name in names or [wanted]:
         if name not in map(str, options):
-            raise TableError(f"There is no {kind} {name!r} in this table. {near(name, map(str, options))}")
+            raise TableError(f"There is no {kind} {name!r} in this table. {suggest(name, map(str, options))}")
     return [o for o in options if str(o) in names]
 
 
@@ -49,7 +49,7 @@ def _load(name: str) -> YamlFile:
     if path is None:
         names = sorted(p.stem for folder in (TABLES, SWEEPS) for p in folder.glob("*.yaml"))
         told = f"There is no table {shown(name)} (looked for {short(str(places[0]))})."
-        raise TableError(f"{told} {near(name, names)}")
+        raise TableError(f"{told} {suggest(name, names)}")
     return read_yaml(path)
 
 
@@ -267,7 +267,7 @@ class _Reader:
         for name in names:
             if not _is_file(Path(name)):
                 siblings = [str(p) for p in Path(name).parent.glob("*.yaml")]
-                self._fail(place, f": there is no file {short(name)}. {near(name, siblings)}")
+                self._fail(place, f": there is no file {short(name)}. {suggest(name, siblings)}")
         return tuple(names)
 
     def _keys(self, kind: str, place: str, tree: Tree, *, needed: tuple[str, ...] = ()) -> dict[str, Any]:
@@ -275,7 +275,7 @@ class _Reader:
         for key in tree if isinstance(tree, dict) else ():
             if key not in TABLE[kind]:
                 where = f"{place}.{key}" if place else key
-                self._fail(where, f" is not a key of a {kind}. {near(key, TABLE[kind])}")
+                self._fail(where, f" is not a key of a {kind}. {suggest(key, TABLE[kind])}")
         self._check(fields.keyed(TABLE[kind], needed=needed), place, tree)
         return dict(tree)
 
@@ -285,7 +285,7 @@ class _Reader:
 
     def _known(self, place: str, kind: str, name: str, options: Iterable[str]) -> None:
         if name not in options:
-            self._fail(place, f": there is no {kind} {shown(name)}. {near(str(name), options)}")
+            self._fail(place, f": there is no {kind} {shown(name)}. {suggest(str(name), options)}")
 
     def _fail(self, place: str, says: str) -> NoReturn:
         raise TableError(f"{self.path}, line {self.file.line(place)}: {short(place) or 'the file'}{says}")

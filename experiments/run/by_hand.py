@@ -17,7 +17,7 @@ from pytorch_lightning.utilities.exceptions import MisconfigurationException
 from experiments import store
 from experiments.errors import Stopped, UserError
 from experiments.plan.runs import identity
-from experiments.run.cli import TrainCLI, hush
+from experiments.run.cli import TrainCLI, quiet_lightning
 from experiments.run.epochs import Tell
 from experiments.run.fit import fit_and_test, movable, write_config
 from experiments.run.workers import threads
@@ -25,7 +25,7 @@ from experiments.run.workers import threads
 
 def train(arguments: list[str] | None, tell: Tell) -> tuple[store.Record, Path]:
     """Build, fit and test one run; its record and its folder."""
-    hush()
+    quiet_lightning()
     os.environ.setdefault("OMP_NUM_THREADS", str(threads()))  # or Lightning chooses, with several processes
     torch.set_num_threads(threads())
     try:

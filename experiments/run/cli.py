@@ -71,7 +71,7 @@ def by_hand_folder(arguments: list[str]) -> str:
     return str(BY_HAND / f"{name}-{f'{job}-{command}' if job else time.strftime('%Y%m%d-%H%M%S')}")
 
 
-def hush() -> None:
+def quiet_lightning() -> None:
     """Keep Lightning's greetings and its advice for other kinds of data and metrics out of the log."""
     for name in ("pytorch_lightning", "lightning_fabric", "lightning"):
         logging.getLogger(name).setLevel(logging.ERROR)

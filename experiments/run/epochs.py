@@ -16,7 +16,7 @@ from pytorch_lightning.plugins.io import TorchCheckpointIO
 from pytorch_lightning.utilities import rank_zero_only
 
 from experiments import starts, store
-from experiments.errors import ConfigError, near
+from experiments.errors import ConfigError, suggest
 
 TELL_EVERY = 0.5  # seconds; epochs may take milliseconds
 SAVING = 0.04  # share of the time that may go into last.ckpt
@@ -109,7 +109,7 @@ class EpochLog(Checkpoint):
             if wanted.startswith("val/") and wanted not in names:
                 raise ConfigError(
                     f"trainer.callbacks: {type(callback).__name__} monitors {wanted}, which validation does "
-                    f"not log. {near(wanted, names)} Set `monitor`, or add the layer that does, such as "
+                    f"not log. {suggest(wanted, names)} Set `monitor`, or add the layer that does, such as "
                     "--config conf/data/ocr.yaml."
                 )
 

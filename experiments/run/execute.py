@@ -111,12 +111,12 @@ def _train_from_what_is_left(job: Job, folder: Path) -> store.Record:
 def _train(job: Job, folder: Path) -> store.Record:
     import torch
 
-    from experiments.run.cli import TrainCLI, hush
+    from experiments.run.cli import TrainCLI, quiet_lightning
     from experiments.run.fit import fit_and_test, write_config
 
     sys.argv = sys.argv[:1]
     torch.set_num_threads(job.threads)
-    hush()
+    quiet_lightning()
     facts = {"id": job.id} | job.facts
     cli = TrainCLI(job.config, run_dir=str(folder), base=None)
     write_config(cli, folder)

@@ -19,7 +19,7 @@ from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any
 
-from experiments.plan.compose import Composed, Layers, compose, remember_wanted, remembered_wanted
+from experiments.plan.compose import Composed, Layers, compose, remember_files, remembered_files
 
 PRELOAD = [
     "experiments.run.fit",
@@ -121,16 +121,16 @@ def missing_all(
     """
     reasons: dict[str, str | None] = {}
     for column, config in data.items():
-        if wanted := remembered_wanted(config):
-            reasons[column] = missing(wanted, fetch=False)[0]
+        if files := remembered_files(config):
+            reasons[column] = missing(files, fetch=False)[0]
     asked = {c: config for c, config in data.items() if c not in reasons or (fetch and reasons[c])}
     if asked:
         with pool_of(1, context()) as pool:
             answers = list(pool.map(partial(missing, fetch=fetch), asked.values()))
-        for (column, config), (reason, wanted) in zip(asked.items(), answers, strict=True):
+        for (column, config), (reason, files) in zip(asked.items(), answers, strict=True):
             reasons[column] = reason
-            if wanted:
-                remember_wanted(config, wanted)
+            if files:
+                remember_files(config, files)
     return {column: reason for column in data if (reason := reasons[column])}
 
 
@@ -143,6 +143,6 @@ def missing(config: dict[str, Any], *, fetch: bool) -> tuple[str | None, dict[st
         if reason and fetch:
             data.prepare_data()
             reason = data.missing()
-        return reason, data.wanted() if hasattr(data, "wanted") else None
+        return reason, data.source_files() if hasattr(data, "source_files") else None
     except ValueError as error:
         return " ".join(str(error).split()), None

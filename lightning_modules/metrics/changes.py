@@ -1,4 +1,4 @@
-"""Where one tagger departs from another that is right.
+"""Where one tagger is wrong and another is right.
 
 Shapes: B examples, T positions, S tags.
 """

@@ -21,7 +21,7 @@ class MultiLabelScores(Metric):
 
     A label is predicted where its probability reaches the threshold. With several candidates,
     `choose_threshold` fixes the one with the best example_f1 on what was seen so far (validation); the choice
-    travels with the checkpoint.
+    is stored in the checkpoint.
     """
 
     full_state_update = False

@@ -14,8 +14,8 @@ class SequenceScores(Metric):
     - word_accuracy: of each sequence, averaged over sequences. Selects models.
     - accuracy: of all positions together.
 
-    A sequence without real positions does not count. An answer's tag is its largest entry, so relaxed answers
-    will do.
+    A sequence without real positions does not count. An answer's tag is its largest entry, so answers may be
+    relaxed.
     """
 
     full_state_update = False

@@ -63,13 +63,13 @@ class SpanScores(Metric):
 
     def update(self, answer: Tensor, y: Tensor, mask: Tensor) -> None:
         """Add a batch: answers and one-hot true tags, (B, T, S), and the real positions, (B, T)."""
-        told, true = answer.argmax(-1), y.argmax(-1)
-        told_kind, told_start, told_end = self._spans(told, mask)
+        guess, true = answer.argmax(-1), y.argmax(-1)
+        guess_kind, guess_start, guess_end = self._spans(guess, mask)
         kind, start, end = self._spans(true, mask)
-        same = (told_kind == kind) & (self.begins[told] == self.begins[true])
-        both = told_start & start & (told_kind == kind) & (told_end == end)
+        same = (guess_kind == kind) & (self.begins[guess] == self.begins[true])
+        both = guess_start & start & (guess_kind == kind) & (guess_end == end)
         self.correct += self._count(kind, both)
-        self.found += self._count(told_kind, told_start)
+        self.found += self._count(guess_kind, guess_start)
         self.actual += self._count(kind, start)
         self.right += (same & mask).sum()
         self.positions += mask.sum()

@@ -1,4 +1,4 @@
-"""What a data module reads of the registry, told without torch: a table is planned without importing it."""
+"""The registry's files that a data module reads. Needs no torch, so a table can be planned without it."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,8 +7,8 @@ from datamodules.registry import DataSet, data_set
 from datamodules.sources import Sources
 
 
-class Wanted:
-    """Sets of the registry.
+class SourceFiles:
+    """Files of the registry's sets.
 
     Args:
         sets: the files that are read, by set: train, vectors and so on.
@@ -32,8 +32,8 @@ def missing(sets: Sequence[DataSet], sources: Sources) -> str | None:
     return " ".join(reason for data in sets if (reason := sources.missing(data))) or None
 
 
-def described(sets: Sequence[DataSet], sources: Sources) -> dict[str, Any]:
-    """The Wanted of these sets and places as a config."""
+def as_config(sets: Sequence[DataSet], sources: Sources) -> dict[str, Any]:
+    """The SourceFiles of these sets and folders, as a config."""
     folder, mirror = sources.given
     arguments = {"sets": {data.name: [*data.files] for data in sets}, "folder": folder, "mirror": mirror}
-    return {"class_path": f"{Wanted.__module__}.{Wanted.__qualname__}", "init_args": arguments}
+    return {"class_path": f"{SourceFiles.__module__}.{SourceFiles.__qualname__}", "init_args": arguments}

