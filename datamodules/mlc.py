@@ -229,7 +229,7 @@ class MultiLabelData(DeviceData):
         if found != given:
             raise DataMismatch(
                 f"{self.dataset} has {found[0]} features (encoding: {self.encoding}) and {found[1]} labels, "
-                f"the configuration says {given[0]} and {given[1]}.  "
+                f"the configuration says {given[0]} and {given[1]}. "
                 f"Set --data.num_features {found[0]} --data.num_labels {found[1]}."
             )
 

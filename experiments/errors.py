@@ -1,4 +1,4 @@
-"""Errors for people: one message that says what, where, and what to do next."""
+"""Errors for users: one message that says what, where, and what to do next."""
 
 import difflib
 from collections.abc import Iterable
@@ -13,40 +13,40 @@ class UserError(ValueError):
 
 
 class TableError(UserError):
-    """A table file, or a selection from it, that makes no sense."""
+    """An invalid table file, or an invalid selection from it."""
 
 
 class ConfigError(UserError):
-    """A config file or option that builds nothing."""
+    """An invalid config file or option."""
 
 
 class StoreError(UserError):
     """Records or run folders that cannot be read or written."""
 
 
-class CannotGoOn(UserError):
-    """A run's own checkpoint that it cannot read, or not restore."""
+class CannotResume(UserError):
+    """A run's own checkpoint cannot be read or restored."""
 
     def __init__(self, path: Path, why: object) -> None:
         said = f"{type(why).__name__}: {why}" if isinstance(why, Exception) else str(why)
         self.path = path
         super().__init__(
-            f"{path} is no checkpoint that this run can go on from ({' '.join(said.split())[:LONGEST]}). "
-            "Remove it, and the run goes on from what is left; or choose another --run_dir."
+            f"{path} is no checkpoint that this run can resume from ({' '.join(said.split())[:LONGEST]}). "
+            "Remove it, and the run resumes from what is left; or choose another --run_dir."
         )
 
 
 class Stopped(Exception):
-    """Ctrl-C; says which folder to go on in."""
+    """Ctrl-C; names the folder to resume in."""
 
 
 def short(text: str) -> str:
-    """What somebody wrote, cut to what fits into a message."""
+    """Text from a user, cut to fit into a message."""
     return f"{text[:LONGEST]}..." if len(text) > LONGEST else text
 
 
 def suggest(word: str, options: Iterable[str]) -> str:
-    """The options that look like `word`, or else all of them, as the end of a message."""
+    """The end of a message: the options that resemble `word`, or else all of them."""
     options = list(dict.fromkeys(options))
     matches = difflib.get_close_matches(word, options, n=3, cutoff=0.5)
     if matches:

@@ -1,7 +1,7 @@
-"""What the keys of table files, records and state files may hold, and how a fault is told.
+"""Checks of the values in table files, records and state files.
 
-A check takes a place (such as `rows.ce.label`) and the value found there; it returns the place and a sentence
-for the first thing that is wrong, or None.
+A check takes a place (such as `rows.ce.label`) and the value found there. It returns the first fault, or
+None.
 """
 
 import re
@@ -11,20 +11,20 @@ from typing import Any, NamedTuple
 
 from experiments.errors import short
 
-LARGEST = 1e30  # of a number; its fourth power is still finite
+LARGEST = 1e30  # number; its fourth power is still finite
 LARGEST_SEED = 2**32 - 1
 LONGEST = 10_000  # characters of a text
-CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")  # would garble a terminal or a page
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")  # would break a terminal or a page
 FILE_NAME = re.compile(r"[\w+-][\w.+-]{0,79}")
 NAME = re.compile(r"(?![.\s])[^/,\n]{1,80}(?<!\s)")
 PLACE = re.compile(r"[^/]+/[^/]+/\d{1,10}")
 
 
-Found = Any  # whatever stands in a file
+Found = Any  # any value read from a file
 
 
 class Fault(NamedTuple):
-    """Where something is wrong, and what."""
+    """Where a value is invalid, and why."""
 
     place: str
     says: str
@@ -47,7 +47,7 @@ def value(says: str, fits: Callable[[Any], object]) -> Check:
 
 
 def either(*values: Any, other: Check) -> Check:
-    """One of these values, or what `other` takes."""
+    """One of these values, or one that `other` accepts."""
 
     def check(place: str, found: Found) -> Fault | None:
         return None if any(found is value for value in values) else other(place, found)
@@ -56,7 +56,7 @@ def either(*values: Any, other: Check) -> Check:
 
 
 def listed(inner: Check, *, least: int = 0) -> Check:
-    """A list of so many things at least."""
+    """A list with at least `least` items."""
 
     def check(place: str, found: Found) -> Fault | None:
         if not isinstance(found, list) or len(found) < least:
@@ -68,7 +68,7 @@ def listed(inner: Check, *, least: int = 0) -> Check:
 
 
 def one_or_list(inner: Check) -> Check:
-    """One thing alone, or a list."""
+    """One value, or a list of values."""
     return lambda place, found: (listed(inner) if isinstance(found, list) else inner)(place, found)
 
 
@@ -77,8 +77,8 @@ def named(inner: Check, name: Check | None = None, *, least: int = 0) -> Check:
 
     def check(place: str, found: Found) -> Fault | None:
         if not isinstance(found, dict) or len(found) < least:
-            told = "`name: value` pairs" + ", one at least" * bool(least)
-            return Fault(place, f"is {shown(found)}; it has to hold {told}")
+            needed = "`name: value` pairs" + ", one at least" * bool(least)
+            return Fault(place, f"is {shown(found)}; it has to hold {needed}")
         for key, one in found.items():
             fault = (name or word)(f"{place}.{key}", key) or inner(f"{place}.{key}", one)
             if fault:
@@ -103,7 +103,7 @@ def keyed(fields: Mapping[str, Check], *, needed: tuple[str, ...] = ()) -> Check
 
 
 def shown(found: Found) -> str:
-    """A value as it can stand in a message, however large it is."""
+    """A value of any size, shortened for a message."""
     try:
         return _SHORT.repr(found)
     except ValueError:  # an integer of thousands of digits
@@ -115,12 +115,12 @@ _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 60
 
 
 def is_text(found: Found) -> bool:
-    """Whether this is text without control characters, of a length one may want to read."""
+    """Whether this is text without control characters and not too long."""
     return isinstance(found, str) and len(found) <= LONGEST and not CONTROL.search(found)
 
 
 def is_number(found: Found) -> bool:
-    """Whether this is a finite number of ordinary size; true and false are none."""
+    """Whether this is a finite number of ordinary size; true and false are not numbers."""
     return isinstance(found, int | float) and not isinstance(found, bool) and abs(found) <= LARGEST
 
 
@@ -130,12 +130,12 @@ def is_count(found: Found) -> bool:
 
 
 def is_seed(found: Found) -> bool:
-    """Whether this is a seed that all random generators take."""
+    """Whether all random generators accept this seed."""
     return type(found) is int and 0 <= found <= LARGEST_SEED
 
 
 def _plain(found: Found) -> bool:
-    """Whether this is made of what a config may hold; the loader has bounded its size."""
+    """Whether this is a valid config value; the loader has limited its size."""
     if isinstance(found, list):
         return all(map(_plain, found))
     if isinstance(found, dict):

@@ -1,4 +1,4 @@
-"""What a finished run leaves: numbers, and everything one would ask about them later."""
+"""The record of a finished run: its numbers and how they were made."""
 
 import os
 import platform
@@ -14,7 +14,7 @@ PACKAGES = ("torch", "pytorch-lightning", "torchmetrics", "jsonargparse", "numpy
 
 
 def versions() -> dict[str, str]:
-    """The packages a number may depend on."""
+    """Versions of the packages that can change a number."""
     found = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
@@ -25,7 +25,7 @@ def versions() -> dict[str, str]:
 
 
 def source() -> dict[str, Any]:
-    """The commit, and whether anything but the results differs from it."""
+    """The commit, and whether files other than results differ from it."""
     commit = _git("rev-parse", "HEAD")
     status = ("status", "--porcelain", "--untracked-files=no", "--", ".", ":!results")
     changes = _git(*status) if commit else None
@@ -43,7 +43,7 @@ def device(name: str) -> dict[str, Any]:
 
 
 def peak_memory() -> dict[str, float]:
-    """The largest this process has been, in MiB, and the same on its GPU."""
+    """The peak memory of this process, and of its GPU, in MiB."""
     found = {"peak_memory_mib": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1)}
     import torch
 

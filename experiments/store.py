@@ -1,7 +1,7 @@
-"""Where runs live: folders under runs/, one line a finished run in results/<table>.jsonl.
+"""Storage of runs: a folder each under runs/, and a line for each finished run in results/<table>.jsonl.
 
-Two processes may work on one table: a run's folder and a results file are changed only under a lock, and
-files are replaced by rename, so a reader sees the old or the new one, never half of it.
+Two processes may work on one table. A run's folder and a results file are changed only under a lock. Files
+are replaced by rename, so a reader sees the old or the new file, never an incomplete one.
 """
 
 import errno
@@ -23,12 +23,12 @@ RUNS = Path("runs")
 RESULTS = Path("results")
 FULL = (errno.ENOSPC, errno.EDQUOT)
 FOLDER = 0x10  # of a zip's entry
-GOES_ON = ("last.ckpt", "before.ckpt")  # what a run that was stopped goes on from
+RESUMABLE = ("last.ckpt", "before.ckpt")  # what a stopped run resumes from
 
 Record = dict[str, Any]
 Place = tuple[str, str, int]  # row, column, seed
 
-# What a record and a state file may hold.
+# Valid values in a record and a state file.
 SAID = f.either(None, other=f.value("text", lambda v: isinstance(v, str)))
 START = f.keyed(
     {
@@ -78,7 +78,7 @@ STATE = f.keyed(
 
 @dataclass
 class Records:
-    """The records of a results file, and what was wrong with it."""
+    """The records of a results file, and warnings about it."""
 
     records: list[Record] = field(default_factory=list)
     broken: list[bytes] = field(default_factory=list)
@@ -87,7 +87,7 @@ class Records:
 
 @contextmanager
 def inside(folder: Path) -> Iterator[None]:
-    """Let runs and results lie in another folder for a while, both of them."""
+    """Use another folder for runs and results, both, within a `with` block."""
     global RUNS, RESULTS
     before, RUNS, RESULTS = (RUNS, RESULTS), folder, folder / "results"
     try:
@@ -107,15 +107,15 @@ def checkpoint(run_id: str) -> Path:
 
 
 def is_whole(checkpoint: Path) -> bool:
-    """Whether a checkpoint is there and has the checksums it was written with, which torch does not compare.
+    """Whether a checkpoint exists and has the checksums it was written with; torch does not compare them.
 
-    An entry that is marked as a folder has its checksum and is another number to torch.
+    An entry marked as a folder would keep its checksum, but torch would read other numbers.
     """
     try:
         with zipfile.ZipFile(checkpoint) as archive:
             folders = any(entry.external_attr & FOLDER for entry in archive.infolist())
             return not folders and archive.testzip() is None
-    except Exception:  # damaged bytes lead anywhere
+    except Exception:  # damaged bytes can raise anything
         return False
 
 
@@ -125,7 +125,7 @@ def results_file(table: str) -> Path:
 
 
 def read_results(table: str) -> Records:
-    """The records of a table; a broken line is told with its number and key, and costs nothing else."""
+    """The records of a table; a broken line gives a warning with its number and key, the rest is used."""
     path, found = results_file(table), Records()
     lines = path.read_bytes().split(b"\n") if path.exists() else []
     line_of: dict[Place, int] = {}
@@ -157,7 +157,7 @@ def _record(line: bytes) -> Record:
     except UnicodeDecodeError:
         raise Broken("it is not UTF-8") from None
     except RecursionError:
-        raise Broken("it is nested without end") from None
+        raise Broken("it is too deeply nested") from None
     except ValueError as error:
         raise Broken(f"it is not JSON ({str(error)[:80]})") from None
     if fault := RECORD("", record):
@@ -172,7 +172,7 @@ def read_record(run_id: str) -> Record | None:
 
 
 def finished() -> dict[str, Record]:
-    """Every run on record in any table, by id."""
+    """Every recorded run of any table, by id."""
     return {record["id"]: record for table in tables() for record in read_results(table).records}
 
 
@@ -182,7 +182,7 @@ def tables() -> list[str]:
 
 
 def keep(table: str, records: list[Record]) -> None:
-    """Add records to a table; each stands where the one of the same row, column and seed stood."""
+    """Add records to a table; each replaces the one of the same row, column and seed."""
     if not records:
         return
     path = results_file(table)
@@ -196,19 +196,19 @@ def keep(table: str, records: list[Record]) -> None:
 
 
 def places(table: str) -> dict[Place, str]:
-    """Which run is on record at each row, column and seed of a table."""
+    """The run id recorded for each row, column and seed of a table."""
     return {place_of(record): record["id"] for record in read_results(table).records}
 
 
 def placed(record: Record, table: str, place: Place) -> Record:
-    """The record as one of a table's row, column and seed."""
+    """The record with the table, row, column and seed of a cell."""
     row, column, seed = place
     key = {"id": record["id"], "table": table, "row": row, "column": column, "seed": seed}
     return key | {k: v for k, v in record.items() if k not in key}
 
 
 def take_over(table: str, ids: dict[str, str]) -> None:
-    """Bring in the runs of other tables that a table shares; `ids` has its runs, as "row/column/seed"."""
+    """Copy records that a table shares with other tables; `ids` has its runs, as "row/column/seed"."""
     known, own = finished(), places(table)
     found = []
     for name, run_id in ids.items():
@@ -220,14 +220,14 @@ def take_over(table: str, ids: dict[str, str]) -> None:
 
 
 def renew(record: Record) -> None:
-    """Replace the copies of a run that was made anew, in every table that shares it."""
+    """Replace the records of a repeated run in every table that shares it."""
     for table in tables():
         copies = [r for r in read_results(table).records if r["id"] == record["id"]]
         keep(table, [placed(record, table, place_of(copy)) for copy in copies])
 
 
 def place_of(record: Record) -> Place:
-    """Where a record stands in its table."""
+    """Row, column and seed of a record."""
     return record["row"], record["column"], record["seed"]
 
 
@@ -246,7 +246,7 @@ def write_json(path: Path, tree: dict[str, Any]) -> None:
 
 
 def write(path: Path, text: str, *, sure: bool = True) -> None:
-    """Replace a file by a text; if `sure`, it outlives a power cut."""
+    """Replace a file by a text; if `sure`, it is synced to disk."""
     with replacing(path) as part, part.open("w") as file:
         file.write(text)
         file.flush()
@@ -265,7 +265,7 @@ def append(path: Path, text: str) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Where to write what then takes the place of a file at once: it is never there by half."""
+    """A path to write to; the result then replaces the file by rename, so it is never incomplete."""
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -278,19 +278,19 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def sweep(folder: Path, *, older: float = 0.0) -> None:
-    """Remove what killed processes left half written, if nobody has touched it for so many seconds."""
+    """Remove incomplete files of killed processes that were not modified for `older` seconds."""
     for part in folder.glob("*.part"):
-        with suppress(FileNotFoundError):  # finished, or swept by another
+        with suppress(FileNotFoundError):  # finished, or removed by another process
             if time.time() - part.lstat().st_mtime >= older:
                 part.unlink()
 
 
 def explain(error: OSError, path: Path) -> str:
-    """A file-system fault in words, with what to do."""
+    """A message for a file-system error, with what to do."""
     if error.errno in FULL:
         return (
             f"The disk is full, {path} could not be written. Free some space (finished runs need only "
-            "record.json and checkpoints/best.ckpt) and give the same command again: it goes on where it was."
+            "record.json and checkpoints/best.ckpt) and give the same command again: it resumes."
         )
     return f"{path} could not be written: {error.strerror or error}."
 
@@ -310,7 +310,7 @@ def locked(path: Path) -> Iterator[None]:
 
 @contextmanager
 def hold(folder: Path) -> Iterator[bool]:
-    """Hold a run for this process; False where another process has it."""
+    """Lock a run for this process; False if another process has it."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("a") as file:
         try:
@@ -322,7 +322,7 @@ def hold(folder: Path) -> Iterator[bool]:
 
 
 def tidy(folder: Path) -> None:
-    """Remove what a killed process left in a run's folder, if no living one holds it."""
+    """Remove what a killed process left in a run's folder, if no living process has locked it."""
     if not folder.exists():
         return
     with hold(folder) as mine:
@@ -331,17 +331,17 @@ def tidy(folder: Path) -> None:
 
 
 def clear(folder: Path) -> None:
-    """Remove what a killed process left half written in a run that is held, and what is of use no more.
+    """Remove incomplete and useless files from the folder of a locked run.
 
-    Nobody goes on from the last checkpoints of a finished run of a table, nor from one of Lightning's for
-    SLURM, which may be of the middle of an epoch.
+    Useless are the last checkpoints of a finished run of a table, and Lightning's for SLURM, which may be
+    from the middle of an epoch.
     """
     sweep(folder)
     sweep(folder / "checkpoints")
     for stray in folder.glob("hpc_ckpt_*.ckpt"):
         stray.unlink()
     if "table" in (read_json(folder / "record.json") or {}):
-        for name in GOES_ON:
+        for name in RESUMABLE:
             (folder / "checkpoints" / name).unlink(missing_ok=True)
 
 

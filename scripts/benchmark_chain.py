@@ -2,12 +2,13 @@
 
     python -m scripts.benchmark_chain [--large] [--wide] [--device cuda] [--shapes ocr] [--bandwidth 4300]
 
-Parity first: every contender's loss, gradient, marginals and best answers are held against float64, and one
-that fails is named and left out. Then each takes its turn in every round: on a CPU one thread, CPU time; on a
-GPU events, and what can be captured once more as a CUDA graph, which takes the launches off the bill. Ours
-run as always, with the guard. Each time stands beside its ratio to pytorch-crf's (under 1 is faster).
+Parity first: the loss, gradient, marginals and best answers of each package are compared with float64; one
+that fails is reported and left out. Then all are timed in turn, in several rounds: on a CPU with one thread,
+in CPU time; on a GPU by events, and if possible again as a CUDA graph, which has no launch costs. Ours run as
+usual, with the check for non-finite scores. Beside each time is its ratio to pytorch-crf's (under 1 is
+faster).
 
-The others are not dependencies of this project. What is not there is named and left out:
+The others are not dependencies of this project. Packages that are not installed are reported and left out:
 
     pip install --no-deps --target peers pytorch-crf==0.7.2 torchlatent==0.4.3 torchrua==0.5.0 supar==1.1.4
     pip install --no-deps --target peers TorchCRF==1.1.0 torch-struct==0.5
@@ -48,16 +49,16 @@ SHAPES = {  # B, T, S, real positions
     "wide256": (32, 40, 256, 32 * 40),
     "wide512": (16, 20, 512, 16 * 20),
 }
-WIDE = ["wide128", "few256", "wide256", "wide512"]  # where `auto` changes its mind
+WIDE = ["wide128", "few256", "wide256", "wide512"]  # where the choice of `auto` changes
 BASE = "pytorch-crf 0.7.2"
 OURS = {"cpu": ["auto", "compiled", "fused", "reference"], "cuda": ["auto", "triton", "fused", "reference"]}
-# Pairs of tags at all positions, B T S S, over which a contender's memory is not to be had
+# Pairs of tags at all positions, B T S S, above which a package needs too much memory
 MOST_PAIRS = {"torch-struct 0.5": 3e7, "supar 1.1.4": 1e8, "TorchCRF 1.1.0": 1e8, "ours, reference": 1e8}
 Calls = dict[str, Callable[[], object]]
 
 
 def task_of(shape: tuple[int, int, int, int], device: str) -> Task:
-    """Scores of scale 1; lengths drawn from 2 up to T so that one is T and the sum is as wanted."""
+    """Scores of scale 1; random lengths from 2 to T, with one T and the given sum."""
     batch, time, size, tokens = shape
     g = torch.Generator().manual_seed(0)
     lengths = torch.full((batch,), 2)
@@ -87,18 +88,18 @@ def own(path: chain.Path, t: Task) -> Contender:
 
 
 def gradient(c: Contender) -> tuple[Tensor, ...]:
-    """One training step's share of the chain."""
+    """The gradient of a training step, of the chain alone."""
     return torch.autograd.grad(c.loss(), c.leaves)
 
 
 def deviation(c: Contender, t: Task, right: Contender) -> float:
-    """Largest error of the gradient in the scores of positions; complains where an answer is wrong.
+    """Largest error of the gradient in the scores of positions; raises an error if an answer is wrong.
 
-    The task and what is right are in float64.
+    Task and reference are in float64.
     """
     torch.testing.assert_close(c.loss().double(), right.loss(), rtol=1e-4, atol=1e-2)
-    found, wanted = c.spread(gradient(c)[0]), gradient(right)[0]
-    torch.testing.assert_close(found.double(), wanted, rtol=0, atol=5e-3)
+    found, expected = c.spread(gradient(c)[0]), gradient(right)[0]
+    torch.testing.assert_close(found.double(), expected, rtol=0, atol=5e-3)
     if c.marginals and right.marginals:
         belief = c.spread(c.marginals()).double() * t.mask.unsqueeze(2)
         torch.testing.assert_close(belief, right.marginals(), rtol=0, atol=5e-3)
@@ -106,11 +107,11 @@ def deviation(c: Contender, t: Task, right: Contender) -> float:
         p = ChainPotentials(t.unary.detach(), t.pairwise, t.mask, t.start, t.end)
         mine, best = (p.score(tags).detach() for tags in (c.spread(c.viterbi()), right.viterbi()))
         torch.testing.assert_close(mine, best, rtol=1e-6, atol=1e-3)
-    return float((found.double() - wanted).abs().max())
+    return float((found.double() - expected).abs().max())
 
 
 def contenders(t: Task, device: str) -> tuple[dict[str, Contender], dict[str, float], dict[str, str]]:
-    """Who takes part, with what error, and who does not, with the reason."""
+    """The contenders, their errors, and the reasons why others are left out."""
     wide = t.double()
     pairs = t.unary.numel() * t.pairwise.shape[0]
     right = own("fused" if pairs > MOST_PAIRS["ours, reference"] else "reference", wide)
@@ -149,7 +150,7 @@ def captured(call: Callable[[], object]) -> Callable[[], object]:
     """The call as a CUDA graph.
 
     Raises:
-        RuntimeError: it waits for the device in between, so it cannot be one.
+        RuntimeError: the call synchronises with the device, so it cannot be captured.
     """
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
@@ -181,14 +182,14 @@ def measure(calls: Calls, device: str, repeats: int) -> dict[str, float]:
 
 
 def written(times: dict[str, float]) -> dict[str, str]:
-    """Milliseconds, and the ratio to the base where it took part."""
+    """Milliseconds, and the ratio to the base if it was timed."""
     base = times.get(BASE)
     ratio = {name: f"  x{us / base:.3f}" if base else "" for name, us in times.items()}
     return {name: f"{us / 1e3:.3f}{ratio[name]}" for name, us in times.items()}
 
 
 def print_table(title: str, columns: dict[str, dict[str, str]]) -> None:
-    """Rows are all names that any column has."""
+    """The rows are the names of all columns."""
     table = Table("", *columns, title=title)
     for name in dict.fromkeys(name for cells in columns.values() for name in cells):
         table.add_row(name, *(cells.get(name, "-") for cells in columns.values()))
@@ -196,7 +197,7 @@ def print_table(title: str, columns: dict[str, dict[str, str]]) -> None:
 
 
 def distance(times: dict[str, float], t: Task, gigabytes: float) -> dict[str, str]:
-    """Bytes that a gradient cannot do without, their time, and how far from it the best of ours is."""
+    """The least bytes of a gradient, their time, and the ratio of our best time to it."""
     needed = 2 * int(t.lengths.sum()) * t.unary.shape[2] * t.unary.element_size()
     limit = needed / gigabytes / 1e3
     ours = min(us for name, us in times.items() if name.startswith("ours"))
@@ -234,7 +235,7 @@ def compare(names: list[str], device: str, bandwidth: float) -> None:
         print_table(job, tables[job])
     print_table("largest error of the gradient, against float64", tables["error"])
     if any(tables["missing"].values()):
-        print_table("not here, or not right", tables["missing"])
+        print_table("left out", tables["missing"])
     if device == "cuda":
         print_table(f"to read the scores and write their gradient at {bandwidth:.0f} GB/s", tables["limit"])
 

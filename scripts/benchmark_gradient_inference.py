@@ -2,9 +2,9 @@
 
     python -m scripts.benchmark_gradient_inference
 
-Parity first: all contenders give the same energies, gradients and answers. CPU time, one thread, batch of 32.
-The whole searches are over the energies of SEAL's DVN rows; autograd through the whole energy computes its
-network again at every step, as the released code does.
+Parity first: all ways give the same energies, gradients and answers. CPU time, one thread, batch of 32. Whole
+searches are over the energies of SEAL's DVN rows. Autograd through the whole energy computes its network
+again at every step, as the released code does.
 """
 
 from collections.abc import Callable
@@ -50,7 +50,7 @@ def mixes() -> dict[str, dict[str, float]]:
 
 
 def chains() -> dict[str, dict[str, float]]:
-    """Microseconds of a chain's energy and its gradient in the answer, sentences of all lengths."""
+    """Microseconds of a chain's energy and its gradient in the answer, for sentences of various lengths."""
     found = {}
     for sentences, length, tags in CHAINS:
         torch.manual_seed(0)

@@ -2,14 +2,14 @@
 
     python -m scripts.benchmark_hypergradient
 
-Parity first: every contender's gradient is held against float64, and one that is not right is named and left
-out. Then each takes its turn in every round: one thread, CPU time. The task-net is an MLP 1836-150-159 on a
-batch of 32, the energy 159-16-1; everybody gets the batch and gives the gradient in the energy's parameters.
-Each time stands beside its ratio to the best peer's (under 1 is faster). Then the cost by the number of
-products, by the width of the input, what an outer iteration of bilevel training takes with each solver, and
-which second derivative is cheapest where the task-net is a BiLSTM that tags tweets.
+Parity first: each gradient is compared with float64; a package with a wrong one is reported and left out.
+Then all are timed in turn, in several rounds: one thread, CPU time. The task-net is an MLP 1836-150-159 on a
+batch of 32, the energy 159-16-1. Each call gets the batch and returns the gradient in the energy's
+parameters. Beside each time is its ratio to the best other package's (under 1 is faster). Then follow the
+cost by the number of products, the cost by the width of the input, the time of an outer iteration with each
+solver, and the cheapest second derivative for a BiLSTM on tweets.
 
-The others are not dependencies of this project. What is not there is named and left out:
+The others are not dependencies of this project. Packages that are not installed are reported and left out:
 
     pip install --no-deps --target peers --ignore-requires-python betty-ml==0.2.1
     pip install --no-deps --target peers torchopt==0.7.3 optree graphviz
@@ -87,11 +87,11 @@ whole = partial(Implicit, warm_up=0, damping=1.0)  # no series stops early
 RIGHT = {
     "ours, FiniteDifference": 2e-2,
     "ours, ForwardDifference": 2e-2,
-}  # relative error that is let pass; 1e-6 for the others
+}  # largest relative error; 1e-6 for the others
 
 
 def task_of(terms: int, *, features: int = FEATURES) -> Task:
-    """A net that has learned from the cross-entropy for a while; a divisor above the largest curvature."""
+    """A network after some steps of cross-entropy; a divisor above the largest curvature."""
     g = torch.Generator().manual_seed(0)
     torch.manual_seed(0)
     net = LabelMLP(features, LABELS, num_layers=1, width=WIDTH)
@@ -107,23 +107,23 @@ def task_of(terms: int, *, features: int = FEATURES) -> Task:
 
 
 def own(products: Products, t: Task) -> Contender:
-    """This project, with its guard."""
+    """This project, with its check for divergence."""
     return lambda: found_by(products, t).gradient
 
 
 def found_by(products: Products, t: Task) -> Hypergradient:
-    """This project's answer in full."""
+    """This project's hypergradient with all its fields."""
     return hypergradient(t.bilevel(), Neumann(t.terms), products, divisor=t.divisor)
 
 
 def deviation(found: list[Tensor], right: Hypergradient) -> float:
-    """Error of all parameters together, over the length of the part that the series is for."""
+    """Error of the gradient of all parameters, relative to the norm of the implicit gradient."""
     apart = sum(float((a.double() - b).square().sum()) for a, b in zip(found, right.gradient, strict=True))
     return math.sqrt(apart / sum(float(b.square().sum()) for b in right.implicit))
 
 
 def contenders(t: Task) -> tuple[dict[str, Contender], dict[str, float], dict[str, str]]:
-    """Who takes part, with what error, and who does not, with the reason.
+    """The contenders, their errors, and the reasons why others are left out.
 
     Raises:
         RuntimeError: the series of this task does not converge, so there is nothing to compare.
@@ -157,7 +157,7 @@ def written(times: dict[str, float]) -> dict[str, str]:
 
 
 def print_table(title: str, columns: dict[str, dict[str, str]]) -> None:
-    """Rows are all names that any column has."""
+    """The rows are the names of all columns."""
     table = Table("", *columns, title=title)
     for name in dict.fromkeys(name for cells in columns.values() for name in cells):
         table.add_row(name, *(cells.get(name, "-") for cells in columns.values()))
@@ -178,7 +178,7 @@ def compare(columns: dict[str, Task], title: str, repeats: int, *, without: tupl
     if not without:
         print_table("relative error against float64", errors)
     if any(missing.values()):
-        print_table("not here, or not right", missing)
+        print_table("left out", missing)
 
 
 def on_label_sets(solver: Solver) -> tuple[Implicit, Batches]:
@@ -208,7 +208,7 @@ def on_tweets(solver: Solver, products: Products) -> tuple[Implicit, Batches]:
 
 
 def iterations(makers: Mapping[str, Callable[[], tuple[Implicit, Batches]]]) -> dict[str, float]:
-    """Microseconds an outer iteration takes, five task steps among it."""
+    """Microseconds of an outer iteration, with its five task steps."""
 
     def epoch(make: Callable[[], tuple[Implicit, Batches]]) -> None:
         trainer().fit(*make())
@@ -218,10 +218,10 @@ def iterations(makers: Mapping[str, Callable[[], tuple[Implicit, Batches]]]) -> 
 
 
 def tagging() -> dict[str, Callable[[], list[Tensor]]]:
-    """Gradients of a chain's energy by a BiLSTM's answers for ten batches of tweets, by ways to derive twice.
+    """Hypergradients of a chain's energy for a BiLSTM on ten batches of tweets, by kind of second derivative.
 
     Raises:
-        RuntimeError: two of them disagree.
+        RuntimeError: two kinds give different gradients.
     """
     module = ways()["separated"]
     (net,) = module.networks.predictors()

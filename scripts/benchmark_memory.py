@@ -1,4 +1,4 @@
-"""Peak memory of a run on made-up data of the size of Eurlex-EV.
+"""Peak memory of a run on random data of the size of Eurlex-EV.
 
     python -m scripts.benchmark_memory
 

@@ -1,10 +1,10 @@
-"""What joint training of taggers costs over a bare loop, and which way to build the networks is fastest.
+"""The overhead of joint training of taggers over a bare loop, and the speed of each form of the networks.
 
     python -m scripts.benchmark_sequences
 
-Tweets with words drawn at random: a chain with ends over a BiLSTM, the compound objective, one step of the
-networks, then one of the energy. Parity first: the scheme and a loop that writes all of it out end with the
-same weights. CPU time, one thread. Last, the speed of each way to build A and F.   [InfNet+ Table 2]
+Tweets of random words: a chain with start and end scores over a BiLSTM, the compound objective, one step of
+the networks, then one of the energy. Parity first: the scheme and the bare loop end with the same weights.
+CPU time, one thread. Last, the speed of each form of A and F.   [InfNet+ Table 2]
 """
 
 import warnings
@@ -51,7 +51,7 @@ def tweets() -> Batches:
 
 
 def features() -> BiLSTM:
-    """What each network knows of the words."""
+    """The feature network of each."""
     words = WordFeatures(WORDS, WORDS, num_dims=DIMS, tuned=False)
     words.rows.copy_(torch.arange(WORDS))
     return BiLSTM(words, WIDTH)
@@ -65,7 +65,7 @@ def module_of(networks: InferenceNetworks) -> InfNet:
 
 
 def ways() -> dict[str, InfNet]:
-    """A scheme for each way to build the networks."""
+    """A scheme for each form of the networks."""
     torch.manual_seed(0)
     return {
         "separated": module_of(Separated(Tagger(features(), TAGS), Tagger(features(), TAGS))),
@@ -80,7 +80,7 @@ def scheme(module: InfNet, data: Batches) -> None:
 
 
 class BareLoop:
-    """The stacked networks and their energy, with every loss written where it is used."""
+    """The stacked networks and their energy, with each loss written out."""
 
     def __init__(self, module: InfNet) -> None:
         networks, energy = module.networks, module.energy
@@ -90,7 +90,7 @@ class BareLoop:
         self.tables = energy.pairwise, energy.start, energy.end
 
     def epoch(self, data: Batches) -> None:
-        """Train with nothing around it."""
+        """Train for an epoch."""
         moved = sgd([*self.tagger.parameters(), *self.head.parameters()])
         taught = adam(self.energy.parameters())
         for batch in data:
@@ -121,7 +121,7 @@ class BareLoop:
         return ((cost(f, y, mask) + of_f - of_y).relu() + (of_a - of_y).relu()).mean()
 
     def answers(self, x: Tensor, y: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The logits of A, what A answers, what F does."""
+        """The logits of A, the answers of A and of F."""
         real = mask.unsqueeze(-1)
         logits = self.tagger(x)
         a = logits.softmax(-1) * real
@@ -136,7 +136,7 @@ def score(y: Tensor, unary: Tensor, pairwise: Tensor, start: Tensor, end: Tensor
 
 
 def cost(guess: Tensor, y: Tensor, mask: Tensor) -> Tensor:
-    """The L1 distance of the tables, (B,)."""
+    """The L1 distance of two answers, (B,)."""
     return 2 * (mask.sum(1) - (guess * y).sum((1, 2)))
 
 

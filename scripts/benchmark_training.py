@@ -1,12 +1,11 @@
-"""What the schemes cost over a bare loop, and what drawing and looking up members of sets saves.
+"""The overhead of the schemes over a bare loop, and the gain of label sets stored by their members.
 
     python -m scripts.benchmark_training
 
 Parity first: the scheme and the bare loop end with the same weights, the two forms of a set with the same
-gradients. CPU time, one thread, batch of 32. Last, what chains cost over their unary network: words as long
-as the handwritten ones, a random picture for each letter; the online search of alpha over the share of the
-training words that it looks at on the real ones. What joint training of taggers costs,
-scripts.benchmark_sequences says.
+gradients. CPU time, one thread, batch of 32. Last, the overhead of chains over their unary network: words as
+long as the handwritten ones, a random picture for each letter. The online search of alpha uses the same share
+of training words as on the real data. For joint training of taggers see scripts.benchmark_sequences.
 """
 
 import warnings
@@ -47,7 +46,7 @@ SETS = {
     "spo_fun K=40": (500, 300, 40, 8.7),
     "cal500 K=20": (174, 400, 20, 26),
 }
-ROWS, EPOCHS = 32 * 139, 3  # the rows of bibtex; enough epochs that the start of a run does not matter
+ROWS, EPOCHS = 32 * 139, 3  # the rows of bibtex; enough epochs to hide the start of a run
 WORDS, LENGTHS, LONGEST = 32 * 20, (7.6, 2.3), 14  # mean and deviation of the handwritten words
 SEARCHED = 2000 / 5490  # of the words of eight folds
 CRITERIA: dict[str, type[criteria.Criterion]] = {
@@ -75,7 +74,7 @@ def data_of(name: str) -> Batches:
 
 
 def bare(name: str, net: nn.Module) -> None:
-    """A loop with nothing around it."""
+    """A bare training loop."""
     optimizer, space, data = adamw(net.parameters()), LabelSets(NETS[name][1]), data_of(name)
     for epoch in range(EPOCHS):
         data.set_epoch(epoch)
@@ -87,7 +86,7 @@ def bare(name: str, net: nn.Module) -> None:
 
 
 def trainer(**options: object) -> pl.Trainer:
-    """Without extras, on the CPU, one epoch unless told otherwise."""
+    """A trainer without extras, on the CPU, for one epoch by default."""
     defaults: dict[str, object] = {
         "max_epochs": 1,
         "enable_progress_bar": False,
@@ -159,7 +158,7 @@ class NCE:
         torch.manual_seed(0)
         net = partial(LabelMLP, self.features, self.labels, num_layers=self.layers, width=self.width)
         self.task, self.energy = net(), SumEnergy(LocalEnergy(net()), LabelMixEnergy(self.labels, 200))
-        self.task.labels.weight.data.sub_(0.0125)  # so that few labels are in a sample, as after an epoch
+        self.task.labels.weight.data.sub_(0.0125)  # so that samples have few labels, as after an epoch
 
     def data(self) -> Batches:
         whole = data_of("bibtex 1836-400-400-159")
@@ -183,7 +182,7 @@ class NCE:
         trainer().fit(module, self.data())
 
     def bare(self) -> None:
-        """The same steps and draws with nothing around them but the clipping of the task-net's gradient."""
+        """The same steps and random numbers in a bare loop, with the clipping of the task-net's gradient."""
         optimizers = {"task": adamw(self.task.parameters()), "energy": adamw(self.energy.parameters())}
         counts = {"task": 0, "energy": 0}
         for batch in self.data():
@@ -198,7 +197,7 @@ class NCE:
                     optimizers[part].step()
 
     def loss(self, part: str, batch: Batch) -> Tensor:
-        """Of a part, while the other rests."""
+        """The loss of a part, the other part frozen."""
         self.energy.requires_grad_(part == "energy")
         if part == "task":
             return self.task_loss(self.energy, self.space, batch.inputs, batch.y, self.task(batch.inputs))
@@ -211,7 +210,7 @@ class NCE:
 
 
 def dynamic() -> dict[str, dict[str, float]]:
-    """Microseconds a step of either net."""
+    """Microseconds a step."""
     one, other = NCE(), NCE()
     one.bare()
     other.scheme()
@@ -224,7 +223,7 @@ def dynamic() -> dict[str, dict[str, float]]:
 
 
 def sets() -> dict[str, dict[str, float]]:
-    """Microseconds of drawing samples, their NCE loss and its gradient: by their members, or coin by coin."""
+    """Microseconds of drawing samples, their NCE loss and its gradient: by members, or label by label."""
     found = {}
     for name, (labels, patterns, samples, cardinality) in SETS.items():
         torch.manual_seed(0)
@@ -254,12 +253,12 @@ def sets() -> dict[str, dict[str, float]]:
 
 
 def toss(logits: Tensor, num_samples: int) -> Tensor:
-    """Samples drawn coin by coin and given in full."""
+    """Samples drawn label by label, as dense tensors."""
     return (torch.rand(num_samples, *logits.shape) < logits.sigmoid()).to(logits.dtype)
 
 
 def words() -> Batches:
-    """Letters, a random picture each with a tenth of its pixels turned, in words as long as the real ones."""
+    """Words as long as the real ones; a letter is a random picture with a tenth of its pixels flipped."""
     draw = torch.Generator().manual_seed(0)
     lengths = (LENGTHS[0] + LENGTHS[1] * torch.randn(WORDS, generator=draw)).round().clamp(3, LONGEST)
     mask = torch.arange(LONGEST) < lengths.unsqueeze(1)
@@ -285,7 +284,7 @@ def chains() -> dict[str, dict[str, float]]:
 
     online = Online(subset=round(SEARCHED * WORDS))
     scaled = CRFScaled(ChainEnergy(LeNet(), 26), criteria.MarginalCrossEntropy(), online, adam, **common())
-    trainer(max_epochs=10).fit(scaled, data)  # once it has learned, as for most of a run
+    trainer(max_epochs=10).fit(scaled, data)  # time a trained model, as in most of a run
     calls: dict[str, Callable[[], object]] = {
         "unary network": unary,
         **{f"joint, {name}": partial(joint, kind()) for name, kind in CRITERIA.items()},

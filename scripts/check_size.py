@@ -1,7 +1,7 @@
-"""Hold files and functions to their size: a file of 400 lines and a function of 60 are the most.
+"""Check sizes: a file has at most 400 lines, a function at most 60.
 
-Run by `make check` as `python -m scripts.check_size`. Measured on admired code of the field: the median file
-there has 130 lines and the median function 10; what is longer is doing two things.
+Run by `make check` as `python -m scripts.check_size`. In well-known code of the field the median file has 130
+lines and the median function 10; longer ones usually do two things.
 """
 
 import argparse

@@ -1,9 +1,9 @@
-"""Compile the chain's loops for this processor, so that no first call has to: `make setup` runs it once.
+"""Compile the chain's loops for this processor in advance; `make setup` runs this once.
 
     python -m scripts.compile_chain
 
-numba keeps them on disk, beside the code or where NUMBA_CACHE_DIR says. It looks at the file of a loop alone,
-not at what that is compiled with, so those of older code are removed first.
+numba caches them on disk, beside the code or in NUMBA_CACHE_DIR. Its cache depends on the file of a loop
+alone, not on the functions compiled into it, so cached loops of older code are removed first.
 """
 
 from pathlib import Path
@@ -18,7 +18,7 @@ from inference.chain.paths import fault_of_numba
 
 
 def every_loop() -> None:
-    """Take every compiled loop once in each float type."""
+    """Call every compiled loop once in each float type."""
     for dtype in (torch.float32, torch.float64):
         scores = [torch.zeros(s, dtype=dtype, requires_grad=True) for s in ((2, 3, 2), (2, 2), (2,), (2,))]
         unary, pairwise, start, end = scores
@@ -30,7 +30,7 @@ def every_loop() -> None:
 
 
 def main() -> None:
-    """Compile what there is to compile, or say why there is nothing."""
+    """Compile, or print why nothing can be compiled."""
     if fault := fault_of_numba():
         Console(stderr=True).print(f"Nothing to compile, chains will take the slower fused path: {fault}.")
         return

@@ -1,4 +1,4 @@
-"""Ways to damage a checkpoint, as disks, copies and strangers do: for tests and fuzzing."""
+"""Ways to damage a checkpoint, for tests and fuzzing."""
 
 import io
 import zipfile
@@ -13,39 +13,39 @@ STRANGE: tuple[Any, ...] = (None, "word", -1, 2**70, [], {}, 0.5, True, [[]], {"
 
 
 def damaged(content: bytes, draw: Random) -> bytes:
-    """A checkpoint with one fault, of its bytes or of what it holds."""
+    """A checkpoint with one fault, in its bytes or in its content."""
     return draw.choice([*BYTES, *HELD])(content, draw)
 
 
 def cut(content: bytes, draw: Random) -> bytes:
-    """Its beginning alone."""
+    """Truncate it."""
     return content[: draw.randrange(len(content))]
 
 
 def flip(content: bytes, draw: Random) -> bytes:
-    """One bit is another, anywhere."""
+    """Flip one bit."""
     return _flipped(content, draw.randrange(len(content)), draw)
 
 
 def flip_directory(content: bytes, draw: Random) -> bytes:
-    """One bit is another in the list of the zip's entries, which has no checksum."""
+    """Flip one bit in the zip's directory, which has no checksum."""
     return _flipped(content, draw.randrange(content.rfind(b"PK\1\2", 0, -1000), len(content)), draw)
 
 
 def blank(content: bytes, draw: Random) -> bytes:
-    """A block of zeros, as a file has that outlived a crash of the machine."""
+    """Overwrite a block with zeros, as after a crash of the machine."""
     size, start = draw.randrange(1, 4096), draw.randrange(len(content))
     return content[:start] + bytes(len(content[start : start + size])) + content[start + size :]
 
 
 def swap(content: bytes, draw: Random) -> bytes:
-    """Two parts in the wrong order."""
+    """Swap two parts."""
     place = draw.randrange(len(content))
     return content[place:] + content[:place]
 
 
 def replace(content: bytes, draw: Random) -> bytes:
-    """Another file of that name: nothing, text, noise, a zip of others, a table pickled without one."""
+    """Replace the file: empty, text, noise, another zip, a pickle without a zip."""
     other = io.BytesIO()
     with zipfile.ZipFile(other, "w") as archive:
         archive.writestr("readme.txt", "hello")
@@ -55,7 +55,7 @@ def replace(content: bytes, draw: Random) -> bytes:
 
 
 def drop(content: bytes, draw: Random) -> bytes:
-    """A key is not there."""
+    """Remove a key."""
 
     def change(owner: Any, key: Any) -> None:  # noqa: ANN401
         del owner[key]
@@ -64,7 +64,7 @@ def drop(content: bytes, draw: Random) -> bytes:
 
 
 def add(content: bytes, draw: Random) -> bytes:
-    """A key that belongs to nobody."""
+    """Add an unknown key."""
 
     def change(owner: Any, key: Any) -> None:  # noqa: ANN401
         if isinstance(owner, dict):
@@ -76,7 +76,7 @@ def add(content: bytes, draw: Random) -> bytes:
 
 
 def mistype(content: bytes, draw: Random) -> bytes:
-    """A value is of another type."""
+    """Change the type of a value."""
 
     def change(owner: Any, key: Any) -> None:  # noqa: ANN401
         owner[key] = draw.choice(STRANGE)
@@ -85,7 +85,7 @@ def mistype(content: bytes, draw: Random) -> bytes:
 
 
 def reshape(content: bytes, draw: Random) -> bytes:
-    """A tensor has another shape."""
+    """Change the shape of a tensor."""
 
     def change(owner: Any, key: Any) -> None:  # noqa: ANN401
         owner[key] = torch.zeros(draw.choice([(), (0,), (1, 2, 3), (7,)]))
@@ -94,7 +94,7 @@ def reshape(content: bytes, draw: Random) -> bytes:
 
 
 def hollow(content: bytes, draw: Random) -> bytes:
-    """It holds something else altogether."""
+    """Replace the whole content."""
     return _saved(draw.choice([*STRANGE, torch.ones(3)]))
 
 

@@ -1,4 +1,4 @@
-"""The picture of the README: three dials, each turned while the others stay, on one data set.
+"""The figure of the README: three choices, each varied while the others are fixed, on one data set.
 
 python -m scripts.draw_dials
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 PLACE = Path("docs/dials")
 COLUMN = "bibtex"
 CONTROL = ("seal_mlc", "ce")  # the dashed line
-DIALS = (  # what is turned, what stays, table, rows with their names here
+DIALS = (  # the varied choice, the fixed ones, table, rows with their labels
     (
         "objective",
         "how the energy learns from guesses\n(SEAL-dynamic)",
@@ -53,7 +53,7 @@ Point = tuple[float, float | None, float | None]  # our mean, its deviation over
 
 
 def points(table: str, rows: list[str]) -> dict[str, Point]:
-    """The numbers of these rows, to the digits of the table."""
+    """The numbers of these rows, rounded to the digits of the table."""
     summary = summarise(read_table(table))
     digits = summary.table.metric.digits
     found: dict[str, Point] = {}
@@ -68,13 +68,13 @@ def points(table: str, rows: list[str]) -> dict[str, Point]:
 
 
 def numbers() -> dict[str, dict[str, Point]]:
-    """All that is drawn, by dial and row."""
+    """All numbers of the figure, by choice and row."""
     control = {"control": points(CONTROL[0], [CONTROL[1]])}
     return control | {dial: points(table, list(rows)) for dial, _, table, rows in DIALS}
 
 
 def paint(canvas: "Figure") -> None:
-    """A column for each dial, on one axis."""
+    """A panel for each choice, on one axis."""
     every = numbers()
     control = every["control"][CONTROL[1]][0]
     panels = canvas.subplots(1, len(DIALS), sharex=True)
@@ -94,7 +94,7 @@ def paint(canvas: "Figure") -> None:
 
 
 def main() -> int:
-    """Draw, say where."""
+    """Draw, print the paths."""
     try:
         files = draw(PLACE, paint, size=(9.6, 2.9), about=json.dumps(numbers()))
     except UserError as error:

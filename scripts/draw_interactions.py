@@ -1,10 +1,10 @@
-"""What the energy of a finished run has learned of pairs, beside what the data say; numbers and a figure.
+"""Pairwise interactions in the energy of a finished run, compared with the data; numbers and a figure.
 
     python -m scripts.draw_interactions labels RUN_DIR     # a global energy of sets    [Implicit Figure 1]
     python -m scripts.draw_interactions tags RUN_DIR       # a linear chain             [Implicit Figure 2]
     python -m scripts.draw_interactions gradient RUN_DIR   # labels with a taxonomy     [SEAL Figure 2]
 
-interactions_<kind>.png, .svg and .json, which has the numbers and the run's id, go to the run's folder or to
+interactions_<kind>.png, .svg and .json (the numbers and the run's id) are written to the run's folder or to
 --out. Answers are the run's own relaxed ones on validation rows, counts are of its training rows.
 """
 
@@ -34,21 +34,19 @@ from lightning_modules.base import Scheme
 from scripts import interaction_figures
 from scripts.finished_run import finished, of, term
 
-LEAST = {"labels": 5, "tags": 5, "gradient": 10}  # of a pair's rows, of a pair of tags, of a label's rows
-ROWS, POINTS = 128, 9  # answers and values of y_i and y_k that gradients are averaged over and drawn at
-SMALLEST = 0.05  # in place of 0 where cross-entropy is derived
+LEAST = {"labels": 5, "tags": 5, "gradient": 10}  # least count in the training rows
+ROWS, POINTS = 128, 9  # answers to average gradients over; values of y_i and y_k to plot
+SMALLEST = 0.05  # replaces 0 in the derivative of cross-entropy
 Numbers = list[tuple[str, float | int]]
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Parse, read the run, draw, say the numbers."""
+    """Parse, read the run, draw, print the numbers."""
     parser = argparse.ArgumentParser(prog="python -m scripts.draw_interactions", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("kind", choices=KINDS, help="what to draw")
     parser.add_argument("run", type=Path, help="the folder of a finished run")
-    parser.add_argument(
-        "--least", type=int, help="leave out what the training rows have less often than this"
-    )
+    parser.add_argument("--least", type=int, help="leave out what is less frequent in the training rows")
     parser.add_argument("--out", type=Path, help="another folder than the run's")
     given = parser.parse_args(arguments)
     console = Console(highlight=False, soft_wrap=True)
@@ -72,12 +70,12 @@ def main(arguments: list[str] | None = None) -> int:
 
 @torch.no_grad()
 def answers(scheme: Scheme, data: DeviceData) -> Tensor:
-    """The relaxed label sets that the scheme gives to validation rows."""
+    """The relaxed label sets that the scheme predicts for validation rows."""
     return torch.cat([scheme.predict(batch) for batch in data.val_dataloader()])
 
 
 def draw_labels(scheme: Scheme, data: DeviceData, least: int, place: Path) -> tuple[Numbers, list[Path]]:
-    """Learnt interactions beside the correlation of labels, clustered by the latter."""
+    """Learnt interactions and the correlation of labels, clustered by the latter."""
     mix = term(scheme, LabelMixEnergy, "a global energy of label sets, such as conf/scheme/implicit.yaml")
     truth = data.splits["train"].y
     learned = interactions.label_interactions(mix, answers(scheme, data)).double()
@@ -112,7 +110,7 @@ def draw_labels(scheme: Scheme, data: DeviceData, least: int, place: Path) -> tu
 
 
 def draw_tags(scheme: Scheme, data: DeviceData, least: int, place: Path) -> tuple[Numbers, list[Path]]:
-    """The table of a chain beside the log lift of the pairs of tags it was trained on."""
+    """The transition matrix of a chain and the log lift of the pairs of tags in its training data."""
     chain = term(scheme, ChainEnergy, "a linear chain, such as conf/scheme/crf_joint.yaml")
     learned = chain.pairwise.detach().double()
     counts = interactions.tag_pairs(data.splits["train"].y)
@@ -123,7 +121,7 @@ def draw_tags(scheme: Scheme, data: DeviceData, least: int, place: Path) -> tupl
     files = interaction_figures.side_by_side(
         place,
         [
-            ("learned table W", "what a pair adds to the score", learned.numpy()),
+            ("learned transition matrix W", "score of a pair", learned.numpy()),
             ("pairs of tags in the training rows", "log lift (grey: no such pair)", lift.numpy()),
         ],
         heading=f"{of(scheme, data)}: rank correlation {agreement:.2f} over {int(often.sum())} pairs",
@@ -175,7 +173,7 @@ def draw_gradient(scheme: Scheme, data: DeviceData, least: int, place: Path) -> 
 
 
 def share(holds: Tensor) -> float:
-    """How many of them hold, of 1; NaN of none."""
+    """The share of True; NaN if there are none."""
     return float(holds.double().mean())
 
 

@@ -1,9 +1,9 @@
-"""How near a finished run's answers are to the lowest that its energy has, found exactly, on validation.
+"""Compare a finished run's answers with the exact minimum of its energy, on validation.
 
     python -m scripts.exact_minimum RUN_DIR
 
-For runs whose energy is a linear chain: inference networks, gradient-based inference and bilevel training
-leave its minimum to a search, and Viterbi's algorithm finds it. Energies are means over sentences.
+For runs whose energy is a linear chain. Inference networks, gradient-based inference and bilevel training
+approximate its minimum; the Viterbi algorithm finds it. Energies are means over sentences.
 """
 
 import argparse
@@ -74,7 +74,7 @@ def compare(scheme: Scheme, data: DeviceData) -> tuple[dict[str, Row], float]:
         own = scheme.predict(batch)
         p = chain.potentials(batch.inputs, batch.mask)
         tags = F.one_hot(viterbi(p).tags, own.shape[-1]).to(own.dtype)
-        lowest = scheme.space.over(batch.mask).decode(tags)  # which knows where a sentence ends
+        lowest = scheme.space.over(batch.mask).decode(tags)  # which applies the mask
         found.append(of_answer(torch.stack([batch.y.to(own.dtype), own, lowest])))
         for metric, answer in zip(metrics.values(), (own, lowest), strict=True):
             judge(metric, batch, answer)

@@ -1,6 +1,6 @@
-"""Fetch data sets and check every byte, or list what there is.
+"""Download data sets and verify their checksums, or list the known sets.
 
-python -m scripts.fetch_data                what can be downloaded
+python -m scripts.fetch_data                all that can be downloaded
 python -m scripts.fetch_data bibtex yeast   these
 python -m scripts.fetch_data --list         name, task, state, size, source and licence of each set
 """
@@ -20,11 +20,11 @@ STYLE = {"present": "green", "mirror": "green", "downloadable": "yellow", "missi
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Fetch or list; 0 when everything asked for is here."""
+    """Fetch or list; return 0 if all requested sets are here."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("names", nargs="*", metavar="name", help="data sets; left out, all that can be had")
+    parser.add_argument("names", nargs="*", metavar="name", help="data sets; default: all downloadable")
     parser.add_argument(
         "--list", action="store_true", help="show the data sets and their state, fetch nothing"
     )
@@ -46,12 +46,12 @@ def main(arguments: list[str] | None = None) -> int:
         )
         return 1
     except KeyboardInterrupt:
-        console.print("Stopped. What has arrived is kept: run the same command to go on.")
+        console.print("Stopped. Downloaded data is kept: run the same command to resume.")
         return 130
 
 
 def fetch(chosen: list[DataSet], sources: Sources, console: Console, *, named: bool) -> int:
-    """Bring each set and check it; sets that nobody named may fail without stopping the others."""
+    """Download and verify each set; without names, a set may fail without stopping the others."""
     failed = 0
     for data in chosen:
         if not named and sources.state(data) == "missing":

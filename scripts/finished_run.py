@@ -1,4 +1,4 @@
-"""A finished run, read again to look at what it has learned."""
+"""Load a finished run to analyse it."""
 
 import warnings
 from pathlib import Path
@@ -20,14 +20,14 @@ def finished(folder: Path) -> tuple[Scheme, DeviceData]:
     """The scheme of a finished run with its best weights, and its data.
 
     Raises:
-        UserError: the folder lacks what a finished run leaves; its checkpoint cannot be read, or is not of
-            this scheme.
+        UserError: the folder lacks files of a finished run; its checkpoint cannot be read, or is of another
+            scheme.
     """
     missing = [name for name in NEEDED if not (folder / name).is_file()]
     if missing:
         raise UserError(
             f"{folder} is no finished run: it has no {' and no '.join(missing)}. Give the folder of one, "
-            f"such as runs/<id>. One that was stopped goes on with the options it was started with and  "
+            f"such as runs/<id>. A stopped run resumes with the options it was started with and  "
             f"--run_dir {folder}"
         )
     quiet_lightning()
@@ -48,11 +48,11 @@ def _load(scheme: Scheme, file: Path) -> None:
     """The weights of a checkpoint.
 
     Raises:
-        UserError: it cannot be read, or has other weights than the scheme.
+        UserError: it cannot be read, or its weights do not fit the scheme.
     """
     try:
         scheme.load_state_dict(read_checkpoint(file)["state_dict"])
-    except Exception as error:  # foreign content leads anywhere
+    except Exception as error:  # foreign content can raise anything
         raise UserError(
             f"{file} is damaged, or not of the run that {NEEDED[0]} beside it describes. Train the run again."
         ) from error
@@ -70,5 +70,5 @@ def term(scheme: Scheme, kind: type[Term], need: str) -> Term:
 
 
 def of(scheme: Scheme, data: DeviceData) -> str:
-    """What was trained on what."""
+    """The scheme and its data set."""
     return f"{type(scheme).__name__} on {getattr(data, 'dataset', None) or type(data).__name__}"

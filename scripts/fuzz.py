@@ -1,10 +1,10 @@
-"""Feed damaged files to all that reads files: each has to be read, or refused in one sentence, at once.
+"""Feed damaged files to all readers: each file has to be read, or rejected with one sentence, quickly.
 
     python -m scripts.fuzz --cases 10000 --seed 0
     python -m scripts.fuzz --replay runs/fuzz/arff-0-17.case
 
-A finding is an exception that is none of the project's own, a message that is long or has line breaks, or a
-case of more than two seconds of processor time. Its file is kept, the exit code is 1.
+A finding is an exception of another class than the project's own, a message that is long or has line breaks,
+or a case that takes more than two seconds of CPU time. Its file is kept, and the exit code is 1.
 """
 
 import argparse
@@ -27,18 +27,18 @@ from rich.table import Table
 from scripts.fuzz_targets import REFUSALS, Target, targets
 
 SLOW = 2.0  # seconds of processor time
-STOP = 20.0  # after which a case is given up
+STOP = 20.0  # after which a case is stopped
 LONGEST = 2000  # characters of a message
 KEPT = Path("runs/fuzz")
 
 
 class GivenUp(BaseException):
-    """A case went on and on."""
+    """A case took too long."""
 
 
 @dataclass
 class Tally:
-    """What became of the cases of a target."""
+    """The results of a target's cases."""
 
     cases: int = 0
     read: int = 0
@@ -48,7 +48,7 @@ class Tally:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Draw cases, feed them, count; or feed one that was kept."""
+    """Draw cases, feed them, count; or replay a kept case."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -82,9 +82,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def run(target: Target, tally: Tally, *, seed: int, cases: int, kept: Path) -> None:
-    """Feed so many damaged files to a target; what stands out is kept."""
+    """Feed damaged files to a target; keep the findings."""
     for whole in target.wholes:
-        target.feed(whole)  # it is read as it is, and all that is imported late is there
+        target.feed(whole)  # an undamaged file has to be read; this also does late imports
     for number in range(cases):
         draw = random.Random(f"{target.name} {seed} {number}")
         content = target.damage(draw)
@@ -98,7 +98,7 @@ def run(target: Target, tally: Tally, *, seed: int, cases: int, kept: Path) -> N
 
 
 def feed(target: Target, content: bytes, tally: Tally) -> str:
-    """Feed a file; why this is a finding, or nothing."""
+    """Feed a file; return why it is a finding, or an empty string."""
     tally.cases += 1
     began, reason = time.process_time(), ""
     try:

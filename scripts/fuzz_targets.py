@@ -1,7 +1,7 @@
-"""What the fuzz feeds: readers of data, tables and sweeps, records, what runs leave, checkpoints.
+"""The targets of the fuzz: readers of data, tables and sweeps, records, files of runs, checkpoints.
 
-A target has whole files that are read as they are, a way to damage one, and what is done with the bytes: they
-are read, and what was read is used (drawn on a page, padded, encoded) as a run or a page would.
+A target has valid files, a way to damage one, and a function that reads the bytes and uses the result
+(renders it, pads it, encodes it) as a run or a page would.
 """
 
 import gzip
@@ -48,7 +48,7 @@ ROOT = Path(__file__).resolve().parents[1]
 REFUSALS = (DataError, UserError, CheckpointUnusable)
 TABLES = ("quickstart", "infnet_stability", "infnet_steps", "infnet_differences", "scaling_unary")
 SWEEPS = ("infnet_search", "implicit_cd_search", "scaling_ocr_search")
-CELLS = 30  # of a table that records are made up for
+CELLS = 30  # of a table with made-up records
 TAGS = ("O", "B-NP", "I-NP", "B-VP", "I-VP")
 BETWEEN = b"\n----\n"  # the two files of SENNA in one case
 RUN = "0123456789abcdef"
@@ -100,7 +100,7 @@ Feed = Callable[[bytes], object]
 
 @dataclass(frozen=True)
 class Target:
-    """Whole files, what damages one, what is done with the bytes, and its share of the cases."""
+    """Valid files, a function that damages one, a function that reads it, and its share of the cases."""
 
     name: str
     wholes: tuple[bytes, ...]
@@ -109,13 +109,13 @@ class Target:
     change: Callable[[bytes, random.Random], bytes] = damaged
 
     def damage(self, draw: random.Random) -> bytes:
-        """A whole file, damaged."""
+        """A damaged file."""
         return self.change(draw.choice(self.wholes), draw)
 
 
 @contextmanager
 def targets() -> Iterator[dict[str, Target]]:
-    """All targets by name; they work in a folder of their own, which is the current one meanwhile."""
+    """All targets by name; they use a temporary working directory."""
     before = Path.cwd()
     with TemporaryDirectory() as folder:
         os.chdir(folder)
@@ -164,7 +164,7 @@ def _tables() -> Iterator[Target]:
 
 
 def _tuned(path: Path) -> bytes:
-    """Where the settings of a table are that has another name here."""
+    """The key that names the settings of a table, which has another name here."""
     return b"" if "\ntuned:" in path.read_text() else f"\ntuned: {path.stem}\n".encode()
 
 
@@ -255,7 +255,7 @@ def _read_table(content: bytes) -> None:
 
 
 def _draw(table: Table, state: dict[str, dict[str, str]], *, figures: bool) -> Summary:
-    """All that is drawn of a table but its page's file; one figure, as drawing takes its time."""
+    """Render a table without writing its page; draw one figure only, because drawing is slow."""
     summary = summarise(table, state)
     show(summary, Console(file=io.StringIO(), width=120))
     page.markdown(summary).encode()

@@ -1,7 +1,8 @@
 """Hypergradients as other packages compute them, behind one interface, for `scripts.benchmark_hypergradient`.
 
 None of them is a dependency of this project, and a package that cannot be imported is reported, not required.
-Each adapter does what the package's users do: the whole gradient from a batch, nothing kept from the last.
+Each adapter does what the package's users do: the whole gradient from a batch, without state from the last
+one.
 """
 
 from collections.abc import Callable
@@ -23,7 +24,7 @@ Contender = Callable[[], list[Tensor]]  # the gradient of the outer loss in the 
 
 @dataclass(frozen=True)
 class Task:
-    """A task-net and an energy in the middle of their training; a series of `terms` products.
+    """A partly trained task-net and energy; a series of `terms` products.
 
     inner = cross-entropy + E(A(x)), outer = [L1 cost - E(A(x)) + E(y)]_+, means over the batch.
     """
@@ -41,22 +42,22 @@ class Task:
         return replace(self, net=net, energy=energy, x=self.x.double(), y=self.y.double())
 
     def inner(self, logits: Tensor, energy: Callable[[Tensor, Tensor], Tensor] | None = None) -> Tensor:
-        """What the task-net minimises."""
+        """The inner loss."""
         supervision = F.binary_cross_entropy_with_logits(logits, self.y, reduction="none").sum(-1)
         return (supervision + (energy or self.energy)(self.x, logits.sigmoid())).mean()
 
     def outer(self, logits: Tensor) -> Tensor:
-        """What the energy minimises."""
+        """The outer loss."""
         guess = logits.sigmoid()
         cost = (guess - self.y).abs().sum(-1)
         return (cost - self.energy(self.x, guess) + self.energy(self.x, self.y)).clamp_min(0).mean()
 
     def bilevel(self) -> Bilevel:
-        """The problem as this project states it."""
+        """The problem as this project's Bilevel."""
         return Bilevel(self.net, self.x, self.inner, self.outer, list(self.energy.parameters()))
 
     def outer_gradients(self, logits: Tensor, *, again: bool) -> tuple[list[Tensor], list[Tensor]]:
-        """Of theta and of phi; `again`: the graph is needed once more."""
+        """Gradients in theta and phi; with `again` the graph is kept."""
         theta, phi = list(self.net.parameters()), list(self.energy.parameters())
         found = torch.autograd.grad(self.outer(logits), [*theta, *phi], retain_graph=again)
         return list(found[: len(theta)]), list(found[len(theta) :])
@@ -107,7 +108,7 @@ def torchopt(t: Task) -> Contender:
 
 
 def functional(t: Task) -> Contender:
-    """torch.func: one vjp of the gradient, asked again for each product."""
+    """torch.func: one vjp of the gradient, called for each product."""
 
     def inner(theta: dict[str, Tensor], phi: dict[str, Tensor]) -> Tensor:
         logits = torch.func.functional_call(t.net, theta, (t.x,))

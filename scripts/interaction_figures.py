@@ -1,4 +1,4 @@
-"""Figures of what an energy has learned of pairs, PNG and SVG; the same input, the same file."""
+"""Figures of pairwise interactions in an energy, PNG and SVG; the same input gives the same file."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 MAP = "RdBu_r"  # red is positive, white is 0
 UNKNOWN = "0.8"  # grey
-STEEP = 5.0  # end of the colours for cross-entropy, which is infinitely steep at 0
+STEEP = 5.0  # limit of the colours for cross-entropy, whose gradient is infinite at 0
 KINDS = ("png", "svg")
 
 
@@ -27,7 +27,7 @@ def side_by_side(
     names: Sequence[str] | None,
     axes_names: tuple[str, str],
 ) -> list[Path]:
-    """Square tables next to each other, each with a title, and a bar that says what its colours measure."""
+    """Square heat maps side by side, each with a title and a labelled colour bar."""
 
     def paint(canvas: "Figure") -> None:
         canvas.suptitle(heading, fontsize="medium")
@@ -50,7 +50,7 @@ def gradients(
     heading: str,
     grid: np.ndarray,
 ) -> list[Path]:
-    """Three surfaces over y_i and y_k, the first on a scale of its own; how much y_i moves those of pairs."""
+    """Three surfaces over y_i and y_k, the first with its own scale; the effect of y_i, pair by pair."""
     shared = max(float(np.abs(surface).max()) for _, surface in surfaces[1:])
     half = (grid[1] - grid[0]) / 2
     extent = (grid[0] - half, grid[-1] + half, grid[0] - half, grid[-1] + half)
@@ -85,7 +85,7 @@ def heat(
     top: float,
     extent: tuple[float, float, float, float] | None = None,
 ) -> None:
-    """A table as colours, symmetric around 0 up to `top`; what is not known is grey."""
+    """A heat map, symmetric around 0 up to `top`; unknown values are grey."""
     import matplotlib
 
     colours = matplotlib.colormaps[MAP].with_extremes(bad=UNKNOWN)
@@ -98,7 +98,7 @@ def heat(
 
 
 def span(table: np.ndarray) -> float:
-    """What 99 of 100 entries that are not 0 stay within, so that a few large ones do not bleach the rest."""
+    """The 99th percentile of the absolute entries that are not 0, so that outliers do not set the scale."""
     known = np.abs(table[np.isfinite(table) & (table != 0)])
     return float(np.quantile(known, 0.99)) if known.size else 1.0
 
@@ -106,10 +106,10 @@ def span(table: np.ndarray) -> float:
 def draw(
     place: Path, paint: Callable[["Figure"], None], *, size: tuple[float, float], about: str | None = None
 ) -> list[Path]:
-    """Let `paint` fill a canvas, and keep it as <place>.png and .svg; `about` is the description inside.
+    """Let `paint` fill a canvas, and save it as <place>.png and .svg; `about` is stored as description.
 
     Raises:
-        StoreError: there is no writing there.
+        StoreError: the files cannot be written.
     """
     import matplotlib
 

@@ -1,12 +1,12 @@
-"""Kill real runs of every training scheme at random moments, let them go on, compare them with whole ones.
+"""Kill real runs of every scheme at random moments, resume them, compare them with uninterrupted ones.
 
     python -m scripts.kill_test --kills 200 --seed 0
 
 A run is the command scripts.train on small generated data, or the worker of a table, in a fork of this
-process, which has imported everything once. It is killed (SIGKILL mostly, some SIGINT and SIGTERM), started
+process, which has imported everything once. It is killed (mostly SIGKILL, some SIGINT and SIGTERM), started
 again in the same folder, killed again, and so on until it is done. Its weights, optimizers, curves and record
-must then be those of a run that nobody killed. Half of the kills wait for the next change of a file. A test
-that was stopped goes on with the kills that are left, given the same --folder.
+must then equal those of an uninterrupted run. Half of the kills wait for the next change of a file. A stopped
+test resumes with the remaining kills, given the same --folder.
 """
 
 import argparse
@@ -40,7 +40,7 @@ from experiments.run.epochs import read_rows
 from experiments.run.execute import Job, execute
 
 SIGNALS = {signal.SIGKILL: 8, signal.SIGINT: 1, signal.SIGTERM: 1}  # with their weights
-PATIENCE = 120.0  # seconds that a stop may take on a busy machine
+PATIENCE = 120.0  # seconds that a stop may take on a loaded machine
 SETS = ("conf/data/generated.yaml", "--data.num_rows=300", "--data.num_features=12", "--data.num_labels=6")
 CHAINS = ("conf/data/ocr.yaml",)
 NEEDS = {
@@ -63,10 +63,10 @@ CELLS = {
     "crf_stage": (*CHAINS, "conf/scheme/crf_stage.yaml", "conf/objective/marginal_ce.yaml"),
     "crf_scaled": (*CHAINS, "conf/scheme/crf_scaled.yaml", "conf/objective/marginal_ce.yaml"),
 }
-# What no two runs share: times, folders, memory, and what each start adds.
+# What differs between any two runs: times, folders, memory, and what each start adds.
 TIMES = {"seconds", "inference_seconds", "finished", "train/examples_per_second", "test/examples_per_second"}
 TIMES |= {"train_examples_per_second", "peak_memory_mib", "starts"}
-TIMES |= {"current_score"}  # Lightning forgets it with each start; nobody asks for it
+TIMES |= {"current_score"}  # Lightning does not restore it; it is not used
 PLACES = {
     "table",
     "row",
@@ -91,11 +91,11 @@ class Trial:
 
     @property
     def log(self) -> Path:
-        """What its last start said."""
+        """The log of its last start."""
         return self.folder / "log.txt" if self.table else self.folder.with_suffix(".log")
 
     def said(self) -> str:
-        """The end of what its last start said."""
+        """The end of the log of its last start."""
         return self.log.read_text()[-2000:].strip() if self.log.exists() else ""
 
 
@@ -110,11 +110,11 @@ class KillTest:
         self.past = folder / "events.jsonl"
         lines = self.past.read_text().splitlines() if self.past.exists() else []
         self.events: Events = [json.loads(line) for line in lines]
-        self.seconds: dict[str, float] = {}  # that a run of each cell takes when nobody kills it
+        self.seconds: dict[str, float] = {}  # of an uninterrupted run of each cell
         self.jobs: dict[str, Job] = {}
 
     def run(self, kills: int, cells: list[str]) -> int:
-        """Kill as often as asked, in all cells in turns; the number of faults."""
+        """Kill `kills` times, cycling over the cells; return the number of faults."""
         for cell in cells:
             self._whole(cell)
         for number in range(len(self.of("kill")), kills):
@@ -141,7 +141,7 @@ class KillTest:
         self.console.print(f"{counts} | {event} {place} {said}", style="red" if event == "fault" else "")
 
     def _whole(self, cell: str) -> Path:
-        """The folder of the run that nobody kills, which is made where it is not there."""
+        """The folder of the uninterrupted run, which is made if it is missing."""
         folder = self.folder / cell / "whole"
         if cell not in self.seconds:
             if cell in NEEDS:
@@ -149,7 +149,7 @@ class KillTest:
             if not (folder / "record.json").exists():
                 shutil.rmtree(folder, ignore_errors=True)
             trial, began = Trial(cell, folder), time.monotonic()
-            process = self._start(trial)  # which only tests again what is there
+            process = self._start(trial)  # which only repeats the test of a finished run
             process.join()
             if process.exitcode:
                 raise SystemExit(f"{cell} does not run by itself:\n{trial.said()}")
@@ -157,7 +157,7 @@ class KillTest:
         return folder
 
     def _kill(self, cell: str, draw: random.Random) -> None:
-        """Kill a run of the cell at a random moment, the next one where this one ends before."""
+        """Kill a run of the cell at a random moment; if it ends first, the next one."""
         while True:
             trial = self._trial(cell)
             fresh, began = not trial.folder.exists(), time.monotonic()
@@ -192,7 +192,7 @@ class KillTest:
             self._judge(trial, 0)
 
     def _judge(self, trial: Trial, code: int | None) -> None:
-        """Compare a run that has ended by itself with the whole one."""
+        """Compare a run that has ended by itself with the uninterrupted one."""
         if code or not (trial.folder / "record.json").exists():
             wrong = [f"ended with {code}: {trial.said()}"]
         else:
@@ -206,7 +206,7 @@ class KillTest:
         place.rename(place.with_name(f"{place.name}-{'wrong' if wrong else 'same'}"))
 
     def _trial(self, cell: str) -> Trial:
-        """The run at work; each one that has ended leaves its place to the next."""
+        """The active run; a finished one is followed by a new one."""
         ended = len([*(self.folder / cell).glob("killed-*-*")])
         folder = self.folder / cell / f"killed-{ended}"
         return Trial(cell, folder / "runs" / self._job(cell).id, True) if ended % 2 else Trial(cell, folder)
@@ -251,7 +251,7 @@ class KillTest:
 
 
 def letters(words: int = 60) -> str:
-    """Handwriting in the layout of letter.data: three letters a word, whose pixels show which they are."""
+    """Letters in the layout of letter.data: three a word, with pixels that encode the letter."""
     draw, lines = random.Random(0), []
     for word in range(words):
         for place, letter in enumerate(draw.choices(string.ascii_lowercase, k=3)):
@@ -303,7 +303,7 @@ def wait_for_change(process: BaseProcess, folder: Path) -> None:
 
 
 def entries(folder: Path) -> Iterator[os.DirEntry[str]]:
-    """What lies in a run's folder and in that of its checkpoints."""
+    """The entries of a run's folder and of its checkpoints' folder."""
     for place in (folder, folder / "checkpoints"):
         if place.exists():
             yield from os.scandir(place)
@@ -329,12 +329,12 @@ def files(folder: Path) -> list[str]:
 
 
 def record(folder: Path) -> dict[str, Any]:
-    """What the run wrote last."""
+    """The record of the run."""
     return json.loads((folder / "record.json").read_text())
 
 
 def unlike(one: Any, other: Any, place: str) -> list[str]:  # noqa: ANN401  (trees of anything)
-    """The places where two trees differ, times and folders apart."""
+    """The places where two trees differ, except times and folders."""
     if isinstance(one, dict) and isinstance(other, dict):
         keys = [key for key in {**one, **other} if key not in TIMES | PLACES]
         return [w for k in keys for w in unlike(one.get(k), other.get(k), f"{place}: {k}")]
@@ -354,7 +354,7 @@ def both_nan(number: object) -> bool:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Parse, kill, tell; exit code 1 where there were faults."""
+    """Parse, kill, report; return 1 if there were faults."""
     parser = argparse.ArgumentParser(
         prog="python -m scripts.kill_test",
         description=__doc__,
@@ -368,19 +368,19 @@ def main(arguments: list[str] | None = None) -> int:
     cells = given.cells.split(",")
     if unknown := [cell for cell in cells if cell not in CELLS]:
         parser.error(f"there is no cell {unknown[0]!r}; there are {', '.join(CELLS)}")
-    torch.set_num_threads(1)  # or the forks would wait for threads that they do not have
+    torch.set_num_threads(1)  # threads do not survive a fork
     console = Console(highlight=False, soft_wrap=True)
     test = KillTest(given.folder.absolute(), seed=given.seed, console=console)
     began = time.monotonic()
     try:
         faults = test.run(given.kills, cells)
     except KeyboardInterrupt:
-        console.print("Stopped. The same command goes on with the kills that are left.")
+        console.print("Stopped. The same command resumes with the remaining kills.")
         return 130
     signals = Counter(event["signal"] for event in test.of("kill"))
-    told = ", ".join(f"{number} {name}" for name, number in signals.items())
+    by_signal = ", ".join(f"{number} {name}" for name, number in signals.items())
     console.print(
-        f"{len(test.of('kill'))} kills ({told}), {len(test.of('same'))} runs like the whole one, "
+        f"{len(test.of('kill'))} kills ({by_signal}), {len(test.of('same'))} runs without a difference, "
         f"{faults} faults, {time.monotonic() - began:.0f} s"
     )
     return 1 if faults else 0

@@ -1,4 +1,4 @@
-"""Ways to damage a file of text: its bytes and lines, or the tree of values that it holds."""
+"""Ways to damage a text file: its bytes and lines, or its tree of values."""
 
 import copy
 import random
@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-Tree = Any  # what YAML or JSON holds
+Tree = Any  # parsed YAML or JSON
 
 BITS = (
     b"\x00 \xff \xc3\x28 \xef\xbb\xbf \r \r\n \t ' \" \\ \\' , ; : { } [ ] ( ) % # @ & * ! | > ? - _ = < ` $ "
@@ -20,14 +20,14 @@ LARGE = 100_000  # bytes that a repetition makes
 
 
 def damaged(content: bytes, draw: random.Random) -> bytes:
-    """The bytes with one to four things done to them."""
+    """The bytes after one to four random changes."""
     for _ in range(draw.choice((1, 1, 2, 4))):
         content = draw.choice(WAYS)(content, draw)
     return content
 
 
 def damaged_tree(tree: Tree, draw: random.Random) -> Tree:
-    """A copy of the tree with one to three things done to it."""
+    """A copy of the tree after one to three random changes."""
     tree = copy.deepcopy(tree)
     for _ in range(draw.choice((1, 1, 1, 2, 3))):
         box = [tree]
@@ -136,7 +136,7 @@ def _lines(content: bytes, draw: random.Random) -> bytes:
 
 
 def _repeat(content: bytes, draw: random.Random) -> bytes:
-    """A few bytes, as often as it takes to be large: what makes a quadratic search slow."""
+    """Repeat a few bytes up to LARGE, which makes quadratic searches slow."""
     start, end = _span(content, draw, 4)
     unit = draw.choice((content[start:end] or b" ", draw.choice(BITS), b" ", b":", b"'"))
     return content[:start] + unit * (LARGE // max(1, len(unit))) + content[start:]

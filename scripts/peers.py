@@ -1,7 +1,7 @@
 """Linear chains as other packages compute them, behind one interface, for `scripts.benchmark_chain`.
 
 None of them is a dependency of this project, and a package that cannot be imported is reported, not required.
-Each adapter does what the package's users do and gives it what it asks for before the clock starts.
+Each adapter does what the package's users do; inputs are converted before timing.
 
 Shapes: B examples, T positions, S tags.
 """
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class Task:
-    """Scores with gradients, tail padding and gold tags, which are 0 where padded."""
+    """Scores with gradients, padding at the end, and gold tags, which are 0 at padding."""
 
     unary: Tensor  # (B, T, S)
     pairwise: Tensor  # (S, S)
@@ -35,9 +35,9 @@ class Task:
 
 @dataclass(frozen=True)
 class Contender:
-    """What one implementation offers. Results are taken as it gives them: the clock sees no conversion.
+    """The functions of one implementation. Results are not converted while timing.
 
-    `leaves` are what the loss is derived by, scores of positions first.
+    `leaves` are the tensors to differentiate by, scores of positions first.
     """
 
     leaves: list[Tensor]
@@ -48,12 +48,12 @@ class Contender:
 
 
 def slope(log_z: Tensor, scores: Tensor) -> Tensor:
-    """Marginals of a package that has none: what its users write."""
+    """Marginals by autograd, for a package without them."""
     return torch.autograd.grad(log_z.sum(), scores)[0]
 
 
 def filled(module: nn.Module, **scores: Tensor) -> Any:  # noqa: ANN401
-    """The package's module with the task's scores for parameters."""
+    """The package's module with the task's scores as parameters."""
     for name, score in scores.items():
         setattr(module, name, nn.Parameter(score.detach().clone()))
     return module.to(next(iter(scores.values())).device)
@@ -74,7 +74,7 @@ def from_lists(task: Task) -> Callable[[Any], Tensor]:
 
 
 def pytorch_crf(t: Task) -> Contender:
-    """The most common one: log space, a step at a time, under autograd."""
+    """The most common one: log space, a loop over positions, autograd."""
     crf = filled(
         import_module("torchcrf").CRF(t.pairwise.shape[0], batch_first=True),
         transitions=t.pairwise,
@@ -152,7 +152,7 @@ def torchlatent(t: Task) -> Contender:
 
 
 def supar(t: Task) -> Contender:
-    """A parser's toolbox: every answer is a gradient in some semiring."""
+    """A parsing package: every answer is a gradient in some semiring."""
     chain = import_module("supar.structs").LinearChainCRF
     size = t.pairwise.shape[0]
     table = t.pairwise.new_zeros(size + 1, size + 1)

@@ -1,12 +1,12 @@
-"""Carry finished runs over to the new names of classes and arguments.
+"""Update the records of finished runs after a class or an argument was renamed.
 
 python -m scripts.rename_records [--results results] [--runs runs]
 
-A run's id hashes its config, so a renamed class gives its runs new ids. This renames what STEPS lists in the
-configs of records and run folders, gives each run its new id, and lets configs that name another run follow.
-Before anything is written, each record has to prove that nothing else changes: its id hashes its config, and
-the new config with the names put back is the old one. What is carried over already stays as it is.
-So this may run again, as for records that an older clone has added.
+A run's id hashes its config, so renaming a class changes the ids of its runs. This script applies the renames
+in STEPS to the configs of records and run folders, updates the ids, and updates configs that name another
+run. Before anything is written, two things are checked for each record: its id hashes its config, and the new
+config with the old names restored is the old one. Records that are up to date do not change. So the script
+may run again, for example on records from an older clone.
 """
 
 import argparse
@@ -41,7 +41,7 @@ class Rename:
     of: str = ""
 
     def undone(self) -> "Rename":
-        """The way back."""
+        """The inverse."""
         return Rename(self.new, self.old, self.of)
 
     def __call__(self, tree: Tree) -> Tree:
@@ -68,12 +68,12 @@ STEPS = (
 
 
 def mentioned(config: Tree) -> set[str]:
-    """What looks like the id of another run."""
+    """The strings that look like the id of another run."""
     return set(ID.findall(json.dumps(config)))
 
 
 def stages(config: Tree, known: dict[str, Ids]) -> list[Tree]:
-    """A config as it was before the first step, and after each. It may be of any time itself."""
+    """A config before the first step and after each; the given one may be from any step."""
     others = {run: known[run] for run in mentioned(config) if run in known}
     tree = fill(config, {run: f"@{ids[-1]}" for run, ids in others.items()})
     for step in reversed(STEPS):
@@ -96,11 +96,11 @@ def ids_of(configs: dict[str, Tree]) -> dict[str, Ids]:
     return known
 
 
-def carried(record: store.Record, known: dict[str, Ids], where: str) -> store.Record:
-    """A record with its new names, once it has proved that nothing else changes.
+def renamed(record: store.Record, known: dict[str, Ids], where: str) -> store.Record:
+    """A record with its new names, after checking that nothing else changes.
 
     Raises:
-        UserError: its names put back do not give its old config.
+        UserError: restoring the old names does not give the old config.
     """
     old, new = record["config"], stages(record["config"], known)[-1]
     ids = known.get(record["id"], [])
@@ -144,7 +144,7 @@ class Results:
                     self.records[path, number] = hashed(record, f"{path}, line {number + 1}")
 
     def configs(self) -> dict[str, Tree]:
-        """Those on record, by id."""
+        """The configs of all records, by id."""
         return {record["id"]: record["config"] for record in self.records.values()}
 
     def renamed(self, known: dict[str, Ids]) -> dict[Path, str]:
@@ -155,7 +155,7 @@ class Results:
             new = list(lines)
             for (file, number), record in self.records.items():
                 if file == path:
-                    found = carried(record, known, f"{path}, line {number + 1}")
+                    found = renamed(record, known, f"{path}, line {number + 1}")
                     new[number] = lines[number] if found == record else json.dumps(found)
             if new != lines:
                 texts[path] = "".join(f"{line}\n" for line in new)
@@ -163,7 +163,7 @@ class Results:
 
 
 class RunFolder:
-    """What one run has left, finished or not."""
+    """The files of one run, finished or not."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -180,11 +180,11 @@ class RunFolder:
         return {self.folder.name: kept} if run_id(kept) == self.folder.name else {}
 
     def rename(self, known: dict[str, Ids]) -> bool:
-        """Rename what is in it and, where it is named for its id, itself; whether there was anything."""
+        """Update its files and, if its name is the id, its name; return whether anything changed."""
         config = stages(self.config, known)[-1]
         files: dict[str, Tree] = {}
         if self.record is not None:
-            files["record.json"] = carried(self.record, known, str(self.folder))
+            files["record.json"] = renamed(self.record, known, str(self.folder))
         if progress := store.read_json(self.folder / "progress.json"):
             run = progress.get("id")
             files["progress.json"] = progress | ({"id": known[run][-1]} if run in known else {})
@@ -204,16 +204,16 @@ class RunFolder:
 
 
 def run_folders(runs: Path, console: Console) -> Iterator[Path]:
-    """Those of a folder, but for the ones that cannot be renamed now, and why."""
+    """The run folders in a folder; those in use are reported and left out."""
     for folder in sorted(path.parent for path in runs.glob("*/config.yaml")):
         if store.is_held(folder):
-            console.print(f"{folder} is in use: give this command again when its run has ended.")
+            console.print(f"{folder} is in use: run this command again when its run has ended.")
         else:
             yield folder
 
 
 def rename(results: Path, runs: Path, console: Console) -> None:
-    """Carry everything over, or nothing where one record is refused."""
+    """Update everything, or nothing if the check of one record fails."""
     with ExitStack() as stack:
         for path in sorted(results.glob("*.jsonl")):
             stack.enter_context(store.locked(results / f".{path.stem}.lock"))
@@ -226,7 +226,7 @@ def rename(results: Path, runs: Path, console: Console) -> None:
         texts = kept.renamed(known)
         for folder in folders:  # before the first is changed
             if folder.record is not None:
-                carried(folder.record, known, str(folder.folder))
+                renamed(folder.record, known, str(folder.folder))
             name = known.get(folder.folder.name, [folder.folder.name])[-1]
             if name != folder.folder.name and folder.folder.with_name(name).exists():
                 raise UserError(
@@ -235,10 +235,10 @@ def rename(results: Path, runs: Path, console: Console) -> None:
                 )
         for path, text in texts.items():
             store.write(path, text)
-            console.print(f"{path}: carried over", highlight=False)
+            console.print(f"{path}: updated", highlight=False)
         for folder in folders:
             if folder.rename(known):
-                console.print(f"{folder.folder}: carried over", highlight=False)
+                console.print(f"{folder.folder}: updated", highlight=False)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -270,7 +270,7 @@ def _checkpoints_as_ids(tree: Tree) -> Tree:
 
 
 def _rename_in_checkpoint(path: Path, known: dict[str, Ids]) -> None:
-    """A network that is taken over from a run is rebuilt from the class paths in its checkpoint."""
+    """Rename in a checkpoint too: a network loaded from a run is built from the class paths in it."""
     import torch
 
     if not store.is_whole(path):
@@ -283,7 +283,7 @@ def _rename_in_checkpoint(path: Path, known: dict[str, Ids]) -> None:
 
 
 def _json(line: str) -> Tree:
-    """What a line holds; None where it is broken, or empty."""
+    """The parsed line; None if it is broken or empty."""
     try:
         return json.loads(line)
     except (ValueError, RecursionError):

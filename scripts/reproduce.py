@@ -1,4 +1,4 @@
-"""Reproduce a table: run what is not finished, render what is.
+"""Reproduce a table: run what is missing, render what is finished.
 
 python -m scripts.reproduce seal_mlc --rows ce,dynamic_nce --columns bibtex --seeds 0,1 --jobs 2
 """
@@ -32,16 +32,14 @@ def main(arguments: list[str] | None = None, console: Console | None = None) -> 
         help="train again what is selected and finished, in a folder of its own, and compare",
     )
     parser.add_argument(
-        "--dry-run", action="store_true", help="say what would run and what is done; run nothing"
+        "--dry-run", action="store_true", help="print what would run and what is done; run nothing"
     )
-    parser.add_argument(
-        "--collect", action="store_true", help="draw it from the records there are; run nothing"
-    )
+    parser.add_argument("--collect", action="store_true", help="render it from existing records; run nothing")
     given = parser.parse_args(arguments)
     console = console or Console()
     try:
         if given.collect and given.verify:
-            raise UserError("--collect runs nothing and --verify trains: take one of them.")
+            raise UserError("--collect runs nothing and --verify trains: use one of them.")
         if given.collect:
             from experiments.page.page import collect
 
@@ -65,7 +63,7 @@ def main(arguments: list[str] | None = None, console: Console | None = None) -> 
 
 
 def start() -> int:
-    """The command: Ctrl-C, SIGTERM and a notice of SLURM stop it in order, with all that it started."""
+    """The command: Ctrl-C, SIGTERM and SLURM's notice stop it and its workers cleanly."""
     from experiments.run import workers
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)

@@ -1,4 +1,4 @@
-"""Timing side by side: every contender in turn, several rounds, CPU time, one thread."""
+"""Timing of several functions in turn, in several rounds: CPU time, one thread."""
 
 import time
 from collections.abc import Callable, Mapping

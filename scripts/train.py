@@ -4,7 +4,7 @@ r"""One run by hand: layer config files left to right, then options.
         --trainer.max_epochs 5
 
 The run's files (config.yaml, metrics.csv, checkpoints, record.json) go to --run_dir; given the folder of a
-run that was stopped, training goes on from its last epoch.
+stopped run, training resumes from its last epoch.
 """
 
 import signal
@@ -19,17 +19,17 @@ from rich.table import Table
 from experiments.errors import Stopped, UserError
 from experiments.run import slurm
 
-OPTIONS = {  # those that most runs want; the parser of the run knows all
+OPTIONS = {  # the most common ones; the parser of the run has all
     "what is trained": {
         "-c, --config FILE": "a layer: data, scheme, objective, then whatever changes them; a later one "
         "wins. Of a file of settings a row: conf/tuned/seal_mlc/bibtex.yaml:ce",
         "--model.NAME VALUE": "an argument of the scheme, such as --model.task_net.width 200",
         "--data.NAME VALUE": "an argument of the data, such as --data.batch_size 64",
-        "--net.NAME VALUE": "an argument of a part, here of the network that files put in as ${net}",
+        "--net.NAME VALUE": "an argument of a part, here of the network that files refer to as ${net}",
         "--seed_everything SEED": "the seed of all draws (default: 0)",
     },
     "how, and where to": {
-        "--run_dir FOLDER": "folder of the run's files; one of a stopped run goes on "
+        "--run_dir FOLDER": "folder of the run's files; a stopped run resumes in its own "
         "(default: runs/by_hand/SCHEME-TIME)",
         "--trainer.max_epochs N": "epochs at most",
         "--trainer.devices N": "processes, each with batches of its own; see conf/trainer/ddp.yaml",
@@ -37,7 +37,7 @@ OPTIONS = {  # those that most runs want; the parser of the run knows all
         "--trainer.limit_train_batches N": "that many training batches an epoch, for a quick look",
     },
     "more to read": {
-        "--print_config": "the whole config that all this leads to, and no run",
+        "--print_config": "print the whole resolved config, and do not run",
         "--model.help CLASS": "arguments of a scheme, such as lightning_modules.seal_dynamic.SealDynamic",
         "--data.help CLASS": "arguments of a data module, such as datamodules.mlc.MultiLabelData",
         "--trainer.callbacks.help CLASS": "arguments of a callback, such as EarlyStopping",
@@ -69,7 +69,7 @@ def main(arguments: list[str] | None = None) -> int:
         errors.print(f"[red]{escape(str(error))}[/red]")
         return 2
     except Stopped as stopped:
-        errors.print(f"Stopped. To go on from the last epoch, add:  --run_dir {stopped}")
+        errors.print(f"Stopped. To resume from the last epoch, add:  --run_dir {stopped}")
         return 130
     except KeyboardInterrupt:
         errors.print("Stopped before training began.")
@@ -79,13 +79,13 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def show_help(console: Console) -> None:
-    """The options that most runs want, in the order of their use, and the layers there are."""
+    """Print the most common options, and the layers there are."""
     usage = "usage: python -m scripts.train --config FILE [--config FILE ...] [options]"
     console.print(f"{usage}\n\n{__doc__}", soft_wrap=True)
     for title, options in OPTIONS.items():
         table = Table.grid("", "", padding=(0, 2, 0, 0))
-        for option, told in options.items():
-            table.add_row(f"  {option}", told)
+        for option, text in options.items():
+            table.add_row(f"  {option}", text)
         console.print(f"{title}:", table, "", sep="\n")
     table = Table.grid("", "", padding=(0, 2, 0, 0))
     for folder in (Path("conf", name) for name in LAYERS):
@@ -95,13 +95,13 @@ def show_help(console: Console) -> None:
 
 
 def line(progress: dict[str, Any]) -> str:
-    """How far the run is, in one line."""
+    """The progress of the run, in one line."""
     numbers = [f"{key} {progress[key]:.4f}" for key in ("latest", "best") if progress.get(key) is not None]
     return "  ".join([f"epoch {progress['epoch']}/{progress['max_epochs']}", progress["metric"], *numbers])
 
 
 def show(record: dict[str, Any], folder: Path, console: Console) -> None:
-    """The numbers of a finished run."""
+    """Print the numbers of a finished run."""
     table = Table(title=f"{record['epochs']} epochs, best {record['best_epoch']}; {record['seconds']:.1f} s")
     table.add_column("metric")
     table.add_column("value", justify="right")
@@ -112,7 +112,7 @@ def show(record: dict[str, Any], folder: Path, console: Console) -> None:
 
 
 def start() -> int:
-    """The command: SIGTERM and a notice of SLURM stop it in order, as Ctrl-C does."""
+    """The command: SIGTERM and SLURM's notice stop it cleanly, as Ctrl-C does."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     slurm.heed_notice()
     return main()

@@ -15,7 +15,7 @@ from torch import nn
 import toy_world
 from energies.pretrained import PretrainedEnergy
 from experiments import store
-from experiments.errors import CannotGoOn, UserError
+from experiments.errors import CannotResume, UserError
 from experiments.plan.parser import ParseOnly
 from experiments.plan.runs import compose
 from experiments.run import execute
@@ -120,11 +120,11 @@ def test_a_run_by_hand_goes_on_from_what_is_left_or_says_in_a_sentence_what_to_r
         try:
             found = by_hand("runs/mine", more)["metrics"]
             assert found == whole if way in damage.BYTES else set(found) == set(whole)
-            ends.add("went on")
+            ends.add("resumed")
         except UserError as error:
             assert "Traceback" not in str(error) and len(str(error)) < 900
             ends.add(type(error.__cause__).__name__)
-    assert {"went on", "CannotGoOn"} <= ends
+    assert {"resumed", "CannotResume"} <= ends
 
 
 def leave_unfinished(*options: str) -> None:
@@ -140,7 +140,7 @@ def test_a_damaged_checkpoint_costs_the_epochs_since_the_one_before(world: World
     last, before = Path("runs/mine/checkpoints/last.ckpt"), Path("runs/mine/checkpoints/before.ckpt")
     assert torch.load(before, weights_only=True)["epoch"] < torch.load(last, weights_only=True)["epoch"] == 3
     last.write_bytes(last.read_bytes()[:-30])
-    with pytest.warns(UserWarning, match=r"last\.ckpt is damaged\. Training goes on from what is left"):
+    with pytest.warns(UserWarning, match=r"last\.ckpt is damaged\. Training resumes from what is left"):
         record, _ = train(
             [*LAYERS, *still, "--trainer.max_epochs=6", "--run_dir=runs/mine"], lambda progress: None
         )
@@ -155,7 +155,7 @@ def test_a_run_of_a_table_trains_from_what_is_left(world: World, monkeypatch: py
     folder = store.run_dir("r1")
     job = execute.Job("r1", compose.fill(config, {compose.RUN_DIR: str(folder)}), {}, {"seed": 0}, 1)
     whole = execute._train_from_what_is_left(job, folder)
-    last, before = (folder / "checkpoints" / name for name in store.GOES_ON)
+    last, before = (folder / "checkpoints" / name for name in store.RESUMABLE)
     for left in (True, False):
         shutil.rmtree(folder)
         leave_unfinished("--trainer.max_epochs=4", f"--run_dir={folder}")
@@ -163,7 +163,7 @@ def test_a_run_of_a_table_trains_from_what_is_left(world: World, monkeypatch: py
         torch.save({"training_ended": ""} | {key: kept[key] for key in ("epoch", "loops")}, last)
         if not left:
             before.write_bytes(before.read_bytes()[:-30])
-        with pytest.warns(UserWarning, match="is no checkpoint that this run can go on from"):
+        with pytest.warns(UserWarning, match="is no checkpoint that this run can resume from"):
             again = execute._train_from_what_is_left(job, folder)
         assert again["metrics"] == whole["metrics"] and again["curves"] == whole["curves"]
         assert len(again["starts"]) == 1 + left
@@ -184,8 +184,8 @@ def test_a_table_trains_again_what_another_run_needs_and_is_damaged(world: World
 
 
 def test_what_cannot_be_gone_on_from_is_told_with_what_to_do() -> None:
-    said = str(CannotGoOn(Path("runs/a/last.ckpt"), KeyError("loops")))
+    said = str(CannotResume(Path("runs/a/last.ckpt"), KeyError("loops")))
     assert said.startswith(
-        "runs/a/last.ckpt is no checkpoint that this run can go on from (KeyError: 'loops')"
+        "runs/a/last.ckpt is no checkpoint that this run can resume from (KeyError: 'loops')"
     )
-    assert "Remove it, and the run goes on from what is left" in said
+    assert "Remove it, and the run resumes from what is left" in said

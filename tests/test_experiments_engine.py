@@ -87,7 +87,7 @@ def test_a_killed_run_goes_on_from_its_last_epoch_to_the_same_numbers(
     until(lambda: not is_held(run))  # the worker dies with its launcher
     left = torch.load(run / "checkpoints/last.ckpt", weights_only=True)["epoch"] + 1
     assert 2 <= left < 10 and not (run / "record.json").exists()
-    assert "goes on after epoch" in world.reproduce("--dry-run", "--seeds", "0")[1]
+    assert "resumes after epoch" in world.reproduce("--dry-run", "--seeds", "0")[1]
     rows = (run / "metrics.csv").read_text().splitlines()[1 : left + 1]
     code, _ = world.reproduce("--seeds", "0")
     assert code == 0 and not (run / "checkpoints/last.ckpt").exists()
@@ -132,7 +132,7 @@ def test_a_stop_is_clean_says_how_to_go_on_and_keeps_what_is_finished(
     until(lambda: world.records() and world.progress("slow").get("epoch", 0) >= 2)
     launcher.send_signal(sign)
     code, said = finish(launcher)
-    assert code == 130 and "the same command goes on" in said and "Traceback" not in said
+    assert code == 130 and "the same command resumes" in said and "Traceback" not in said
     assert [r["row"] for r in world.records()] == ["plain"]
     assert (world.run_of("slow") / "checkpoints/last.ckpt").exists() and not is_held(world.run_of("slow"))
 
@@ -151,7 +151,7 @@ def test_a_run_killed_by_the_system_is_a_failure_that_costs_the_others_nothing(
     ]
     os.kill(worker, sign)
     code, said = finish(launcher)
-    assert code == 1 and f"killed by signal {sign}" in said and "goes on from its last epoch" in said
+    assert code == 1 and f"killed by signal {sign}" in said and "resumes from its last epoch" in said
     assert [r["row"] for r in world.records()] == ["plain"]
     rows = (world.run_of("slow") / "metrics.csv").read_text().splitlines()[:2]
     assert world.reproduce("--seeds", "0")[0] == 0

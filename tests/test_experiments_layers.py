@@ -33,11 +33,11 @@ CE, CD = ["scheme/cross_entropy"], ["scheme/implicit", "objective/cd"]
         (
             ["scheme/implicit", "objective/ssvm"],
             None,
-            r"conf/objective/ssvm.yaml says criterion, which it does not take. Add .*conf/objective/cd.yaml",
+            r"conf/objective/ssvm.yaml sets criterion, which it does not take. Add .*conf/objective/cd.yaml",
         ),
         (["scheme/crf_joint", "objective/cd"], None, r"takes criterion.*objective/likelihood.yaml"),
         (["scheme/infnet", "objective/cd"], None, r"takes joint_objective and networks.*joint_stacked.yaml"),
-        ([*CE, "objective/cd"], None, r"conf/objective/cd.yaml changes nothing: it says guess and objective"),
+        ([*CE, "objective/cd"], None, r"conf/objective/cd.yaml changes nothing: it sets guess and objective"),
         ([*CE, "objective/implicit_dvn"], None, r"has no argument 'energy_clip_norm'.*implicit_dvn"),
         (CE, "model: {init_args: {task_optimizr: 3}}", r"'task_optimizr' .*layer.yaml\. Did you mean task_o"),
         (CE, "optimizer: {init_args: {lrr: 0.1}}", r"SGD has no argument 'lrr' \(at model.task_opt.*mean lr"),
@@ -116,6 +116,6 @@ def test_a_block_that_stands_in_two_files_is_told_with_both_places(
     )
     assert check_conf.main([str(tmp_path)]) == 1
     said = capsys.readouterr().err
-    assert "7 lines stand in two files, from conf/data/two.yaml:4 and from conf/one.yaml:3" in said
+    assert "7 lines are in two files, from conf/data/two.yaml:4 and from conf/one.yaml:3" in said
     (tmp_path / "conf/one.yaml").write_text(BLOCK.replace("key_3: 3", "key_3: 4"))
     assert check_conf.main([str(tmp_path)]) == 0

@@ -16,7 +16,7 @@ from experiments.page import page, words
 from experiments.page.summary import summarise
 from experiments.plan.spec import read_table
 from experiments.run.by_hand import train
-from scripts import tell_starts
+from scripts import infer_starts
 from toy_world import World, commit, git
 
 world = toy_world.world  # the fixture
@@ -104,7 +104,7 @@ GPU = A | {"device": "a GPU"}
         ([record("plain"), record("plain", 1, commit="c2")], False),  # each of one code
         ([record("plain", starts=[A | {"dirty": True}])], False),
         ([record("plain", starts=[A | {"dirty": True}, A | {"dirty": True}])], True),  # changes have no name
-        ([record("plain", starts=[starts.NOT_TOLD, A])], True),
+        ([record("plain", starts=[starts.UNKNOWN, A])], True),
     ],
 )
 def test_a_page_marks_what_mixes_processors_or_code(
@@ -125,10 +125,10 @@ def test_records_younger_than_their_training_are_found_by_their_times(world: Wor
     whole = record("plain", commit=first, finished=late)
     broken = record("taught", commit=first, finished=soon)
     store.keep("toy", [broken, whole, record("plain", 1, commit="not here", finished=soon)])
-    tell_starts.main()
+    infer_starts.main()
     told = store.read_results("toy").records
-    assert told[0].pop("starts") == [starts.NOT_TOLD, A | {"epoch": None, "commit": first}]
+    assert told[0].pop("starts") == [starts.UNKNOWN, A | {"epoch": None, "commit": first}]
     assert told == [broken, whole, record("plain", 1, commit="not here", finished=soon)]
     before = store.results_file("toy").read_bytes()
-    tell_starts.main()
+    infer_starts.main()
     assert store.results_file("toy").read_bytes() == before

@@ -127,7 +127,7 @@ def test_a_record_that_cannot_be_drawn_is_refused_by_file_line_and_key(
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        (b"[" * 100_000, "it is nested without end"),
+        (b"[" * 100_000, "it is too deeply nested"),
         (b'[{"id": "b0"}]', "it is .* it has to hold `name: value` pairs"),
         (b'{"id": "b0", "row": "b"}', "column is missing"),
         (json.dumps(record("b")).encode().replace(b'"b"', b'"\xff"'), "it is not UTF-8"),

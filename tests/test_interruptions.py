@@ -205,7 +205,7 @@ def test_a_notice_of_slurm_stops_a_table_as_ctrl_c_does(world: World, job: Path)
     until(lambda: world.progress("slow").get("epoch", 0) >= 1)
     launcher.send_signal(signal.SIGUSR1)
     said, _ = launcher.communicate(timeout=180)
-    assert launcher.returncode == 130 and "the same command goes on" in said
+    assert launcher.returncode == 130 and "the same command resumes" in said
     assert job.read_text() == "requeue 7\n"
 
 

@@ -1,4 +1,4 @@
-"""Records carried over to new names: the committed ones are given their old names first, and come back."""
+"""Records are renamed: the committed ones get their old names first, and the new ones again."""
 
 import json
 import re

@@ -27,7 +27,7 @@ PAPERS = {  # the key that table files use -> title, address
 }
 HEAD = """# Results
 
-One line a table. *Runs* counts what is done and what is wanted. The last three columns count verdicts on the
+One line a table. *Runs* counts finished and planned runs. The last three columns count verdicts on the
 paper's claims, one for each claim and column. `make reproduce TABLE=<name>` runs what is missing.
 
 Each finished run is one line of JSON in `<name>.jsonl`: its numbers, config, data, versions, commits and
@@ -38,7 +38,7 @@ curve came out the same, speeds apart. *Within the noise of a seed*: the cell mo
 standard deviation over its seeds. *Different*: it moved by more, or it has one seed.
 
 On a page, † marks a number made with an earlier config. ‡ marks a cell whose runs were made on several kinds
-of processor, or went on after their code had changed.
+of processor, or resumed after their code had changed.
 """
 FIGURES = """## What energies have learnt of answers
 
@@ -56,7 +56,7 @@ def path() -> Path:
 
 
 def line(summary: Summary, title: str) -> str:
-    """What the list says of one table, under a title that may stand between the brackets of a link."""
+    """The line of one table; `title` may be used as the text of a link."""
     table, cells = summary.table, summary.cells.values()
     place = " ".join(f"{key} {table.source[key]}" for key in ("table", "figure") if table.source.get(key))
     runs = f"{sum(len(cell.values) for cell in cells)}/{sum(cell.planned for cell in cells)}"
@@ -66,7 +66,7 @@ def line(summary: Summary, title: str) -> str:
 
 
 def refresh(summary: Summary, title: str) -> None:
-    """Put a table's line in the place of its old one; tables of no paper have none."""
+    """Replace a table's line; tables of no paper have no line."""
     paper = summary.table.source.get("paper")
     if paper not in PAPERS:
         return
@@ -78,7 +78,7 @@ def refresh(summary: Summary, title: str) -> None:
 
 
 def drawn(lines: dict[str, str]) -> str:
-    """The list with these lines, by table; the name of a table begins with its paper."""
+    """The whole list; `lines` is keyed by table, and a table's name begins with its paper."""
     parts = [HEAD]
     for paper, (title, address) in PAPERS.items():
         own = [lines[name] for name in sorted(lines) if name.startswith(f"{paper}_")]

@@ -16,12 +16,12 @@ from experiments.page.summary import Cell, Summary, summarise
 from experiments.plan.spec import read_table
 from experiments.plan.table import Changes, Table
 
-# What makes a link, an image or the definition of one, where no backslash stands before it.
+# The start of a link, an image or a link definition, unless a backslash is before it.
 LINK = re.compile(r"(?<!\\)((?:\\\\)*)(!(?=\[)|\](?=[\[(:])(?!\((?:https?://)?[\w./#-]+\)))")
 
 
 def collect(name: str, console: Console) -> int:
-    """Draw what exists of a table, runs of other tables that it shares included; the exit code."""
+    """Render a table from its records, shared runs of other tables included; return the exit code."""
     table = read_table(name)
     store.take_over(table.name, read_state(table.name)["ids"])
     render(table, console)
@@ -48,15 +48,15 @@ def page_file(table: str) -> Path:
 
 
 def state_file(table: str) -> Path:
-    """What the last start of a table knew, kept with its page: which run a cell is, and missing columns."""
+    """The file of state from the last start of a table: the run of each cell, and missing columns."""
     return store.RESULTS / f"{table}.cells.json"
 
 
 def read_state(table: str) -> dict[str, dict[str, str]]:
-    """What is kept there, or nothing yet.
+    """The content of the state file; empty if there is none.
 
     Raises:
-        StoreError: with the key, where the file is damaged.
+        StoreError: the file is damaged; the message names the key.
     """
     path = state_file(table)
     if not path.exists():
@@ -142,16 +142,16 @@ def _figures(summary: Summary) -> list[str]:
 
 
 def _changes(changes: Changes, summary: Summary) -> str:
-    """What one answer has where another is right: how often, a mean over seeds."""
-    right, told, counts = summary.changes(changes)
+    """How often one answer has which tag where another is right, a mean over seeds."""
+    right, changed, counts = summary.changes(changes)
     if not counts:
         return ""
     lines = [
-        "| right, changed to | " + " | ".join(map(_plain, told)) + " |",
-        "| --- |" + " ---: |" * len(told),
+        "| right, changed to | " + " | ".join(map(_plain, changed)) + " |",
+        "| --- |" + " ---: |" * len(changed),
     ]
     for tag in right:
-        times = [counts.get((tag, other)) for other in told]
+        times = [counts.get((tag, other)) for other in changed]
         lines.append(
             f"| {_plain(tag)} | " + " | ".join("" if n is None else f"{n:.1f}" for n in times) + " |"
         )
@@ -163,15 +163,15 @@ def _listed(title: str, lines: list[str]) -> str:
 
 
 def _plain(text: str) -> str:
-    """Text that may stand in a Markdown table: no HTML of its own, no bar, no line break.
+    """Text escaped for a Markdown table: no HTML, no bar, no line break.
 
-    Of links only those to plain addresses stay: pages and files beside this one, and http(s).
+    Only links to plain addresses are kept: pages and files beside this one, and http(s).
     """
     return LINK.sub(r"\1\\\2", _no_html(text).replace("|", "\\|"))
 
 
 def _label(text: str) -> str:
-    """Text between the brackets of a link."""
+    """Text escaped for the brackets of a link."""
     return re.sub(r"([\[\]\\|])", r"\\\1", _no_html(text))
 
 
@@ -180,7 +180,7 @@ def _no_html(text: str) -> str:
 
 
 def _code(text: str) -> str:
-    """Text set as code, whatever backticks it has."""
+    """Text as inline code; it may contain backticks."""
     fence = "`" * (max(map(len, re.findall("`+", text)), default=0) + 1)
     pad = " " * ("`" in text)
     return f"{fence}{pad}{' '.join(text.split())}{pad}{fence}"

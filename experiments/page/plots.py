@@ -1,7 +1,6 @@
 """Figures of a table, as PNG and SVG beside its page. Needs records only, no torch.
 
-Two kinds: `sweep`, a number of each row against a value the row stands for, and `curves`, what runs noted in
-the course of training.
+Two kinds: `sweep` plots the metric of each row against a value of the row; `curves` plots training curves.
 """
 
 import statistics
@@ -21,7 +20,7 @@ RULES = ("--", ":", "-.")
 
 
 def draw(summary: Summary) -> list[Path]:
-    """Draw the figures of a table whose runs are there; the files."""
+    """Draw the figures of a table that have finished runs; return the files."""
     return [path for figure in summary.table.figures for path in _draw(figure, summary)]
 
 
@@ -55,9 +54,9 @@ def _draw(figure: Figure, summary: Summary) -> list[Path]:
 
 
 def _sweep(axes: "Axes", figure: Figure, summary: Summary) -> bool:
-    """Mean and sample deviation over seeds of each row at its value; other rows as level lines.
+    """Mean and sample deviation over seeds of each row at its value; other rows as horizontal lines.
 
-    Over the seeds that all these rows have, where they share some.
+    The seeds are those that all these rows have, if they share any.
     """
     cells = {row: summary.cells[row, figure.column] for row in (*figure.values, *figure.lines)}
     seeds = shared_seeds([cell for cell in cells.values() if cell.ours])
@@ -81,9 +80,9 @@ def _sweep(axes: "Axes", figure: Figure, summary: Summary) -> bool:
 
 
 def _curves(axes: "Axes", figure: Figure, summary: Summary) -> bool:
-    """A curve of each row, of one seed or all; where the phases of its first seed change, a dashed line.
+    """A curve of each row, of one seed or all; a dashed line where the phase of its first seed changes.
 
-    A row with runs of an earlier config has a dagger, as on the page.
+    A dagger marks rows with runs of an earlier config, as on the page.
     """
     drawn = False
     for index, row in enumerate(figure.rows):
@@ -112,12 +111,12 @@ KINDS = {"sweep": _sweep, "curves": _curves}
 
 
 def _words(text: object) -> str:
-    """Text that holds no formula, whatever its dollars."""
+    """Text with escaped dollar signs, so that it has no formula."""
     return str(text).replace("$", r"\$")
 
 
 def _length(record: dict[str, Any], figure: Figure) -> float:
-    """How far a run goes to the right."""
+    """The length of a run on the x axis."""
     if figure.x == "minutes":
         return (number(record, "seconds") or 0) / 60
     return number(record, "epochs") or 1

@@ -12,7 +12,7 @@ COLORS = {"holds": "green", "fails": "red", "not yet": "yellow"}
 
 
 def show(summary: Summary, console: Console) -> None:
-    """Print the table, then claims, notes and what went wrong."""
+    """Print the table, then claims, notes and failures."""
     marks, notes = words.footnotes(summary)
     for view in (summary, *summary.measures):
         for columns in _split(view, console.width):

@@ -1,4 +1,4 @@
-"""Records -> what stands in each cell, and whether the paper's claims hold. Needs no torch.
+"""Records -> the value of each cell, and whether the paper's claims hold. Needs no torch.
 
 Numbers are in printed units from here on (x100 for F1, say).
 """
@@ -37,7 +37,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Cell:
-    """One row in one column: ours, the paper's, and what is wanted."""
+    """One row in one column: our numbers, the paper's, and how many runs are planned."""
 
     row: str
     column: str
@@ -45,11 +45,11 @@ class Cell:
     paper: Sample | None
     planned: int
     stale: int = 0
-    mixed: bool = False  # several kinds of processor, or code that changed while a run was at work
+    mixed: bool = False  # several kinds of processor, or code that changed during a run
     values: dict[int, float] = field(default_factory=dict)
 
     def over(self, seeds: Collection[int] | None) -> Sample | None:
-        """Ours, over some of its seeds only where they are given."""
+        """Our sample, over the given seeds only if there are any given."""
         if seeds is None or not self.values:
             return self.ours
         return Sample.of([self.values[seed] for seed in seeds])
@@ -61,7 +61,7 @@ class Cell:
 
     @property
     def p(self) -> float | None:
-        """How surprising that difference would be by chance."""
+        """The p-value of that difference."""
         return None if self.ours is None or self.paper is None else welch(self.ours, self.paper)
 
 
@@ -74,14 +74,14 @@ class Verdict:
     state: str
     numbers: dict[str, float] = field(default_factory=dict)
     lacking: tuple[str, ...] = ()
-    gap: Sample | None = None  # of two rows in one column: first less second, seed by seed
+    gap: Sample | None = None  # of two rows in one column: first minus second, paired by seed
     paper: bool | None = None
-    seeds: tuple[int, ...] | None = None  # where rows have different ones: those that all have
+    seeds: tuple[int, ...] | None = None  # if rows have different seeds: those that all have
 
 
 @dataclass(frozen=True)
 class Summary:
-    """Everything a rendering needs."""
+    """All that a page or a terminal table shows."""
 
     table: Table
     cells: dict[tuple[str, str], Cell]
@@ -94,18 +94,18 @@ class Summary:
 
     @property
     def columns(self) -> dict[str, Column]:
-        """The columns to draw: one that stands in for another only if it was needed."""
+        """The columns to draw; a substitute for another column only if it was needed."""
         filled = {column for (_, column), cell in self.cells.items() if cell.ours}
         return {n: c for n, c in self.table.columns.items() if not c.instead_of or n in filled}
 
     def ratio(self, ratio: Ratio) -> Sample | None:
-        """The mean over columns of what one row has over another; None where no column has both."""
+        """The mean over columns of the ratio of two rows; None if no column has both."""
         pairs = [(self.cells[ratio.of, c].ours, self.cells[ratio.to, c].ours) for c in self.columns]
         found = [above.mean / below.mean for above, below in pairs if above and below and below.mean]
         return Sample.of(found) if found else None
 
     def changes(self, changes: Changes) -> tuple[list[str], list[str], dict[tuple[str, str], float]]:
-        """What is changed most, what to, and how often each change was found, a mean over runs."""
+        """The most frequent tags on each side, and the count of each change, a mean over runs."""
         cell = (changes.row, changes.column)
         runs = [
             r["findings"]["changes"]
@@ -123,14 +123,14 @@ class Summary:
         return before, after, counts
 
     def best(self, column: str) -> str | None:
-        """The row of ours that is best in a column."""
+        """Our best row in a column."""
         sign = 1 if self.table.metric.better == "higher" else -1
         ours = {r: cell.ours.mean * sign for (r, c), cell in self.cells.items() if c == column and cell.ours}
         return max(ours, key=lambda row: ours[row]) if len(ours) > 1 else None
 
 
 def summarise(table: Table, state: Mapping[str, Any] | None = None) -> Summary:
-    """Read the records of a table and judge its claims; `state` is what the last start knew."""
+    """Read the records of a table and judge its claims; `state` is from the table's last start."""
     state = state or {}
     found = store.read_results(table.name)
     cells = {
@@ -173,10 +173,10 @@ def _cell(table: Table, row: str, column: str, records: list[store.Record], ids:
 
 
 def number(record: Mapping[str, Any], name: str) -> float | None:
-    """A metric of a record, or one of its own numbers, such as its seconds.
+    """A metric of a record, or another of its numbers, such as its seconds.
 
-    `seconds_per_epoch` is for a step of one part on each batch: where others move too, as often as the one
-    that moves most, their steps count as so many epochs more.   [Implicit Table 5]
+    `seconds_per_epoch` is the time of one update a batch. If several parts move, it is the time of an epoch
+    times the share of the part with most updates.   [Implicit Table 5]
     """
     if name == "seconds_per_epoch":
         updates = (record.get("updates") or {"all": 1}).values()
@@ -188,7 +188,7 @@ def number(record: Mapping[str, Any], name: str) -> float | None:
 
 
 def judge(claim: Claim, cells: Mapping[tuple[str, str], Cell]) -> list[Verdict]:
-    """A verdict per column, or one for the mean over columns."""
+    """One verdict per column, or one for the mean over columns."""
     if claim.across == "mean":
         per_column = [{row: cells[row, column] for row in claim.rows} for column in claim.on]
         return [_judge(claim, "", {row: [c[row] for c in per_column] for row in claim.rows})]
@@ -219,15 +219,15 @@ def _judge(claim: Claim, column: str, rows: dict[str, list[Cell]]) -> Verdict:
 
 
 def gap_between(a: Cell, b: Cell) -> Sample | None:
-    """What a has over b, seed by seed: a seed is one split and one order of examples for all rows."""
+    """The difference a - b, paired by seed: all rows with a seed share split and order of examples."""
     shared = a.values.keys() & b.values.keys()
     return Sample.of([a.values[seed] - b.values[seed] for seed in sorted(shared)]) if shared else None
 
 
 def shared_seeds(cells: Sequence[Cell]) -> tuple[int, ...] | None:
-    """The seeds that all have, where some have others too: only there are they comparable.
+    """The seeds that all cells have, if they differ: only these are comparable.
 
-    None where all have the same, or nothing is shared: then each counts with all it has.
+    None if all have the same seeds, or share none: then each counts with all its seeds.
     """
     every = [set(cell.values) for cell in cells]
     shared = set.intersection(*every) if every else set()

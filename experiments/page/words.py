@@ -1,4 +1,4 @@
-"""How numbers and verdicts are said, the same on the terminal and on the page."""
+"""Wording of numbers and verdicts, the same on the terminal and on the page."""
 
 from experiments import starts, store
 from experiments.page.summary import NOT_YET, Cell, Sample, Summary, Verdict, paired
@@ -6,13 +6,13 @@ from experiments.plan.claims import Claim
 from experiments.plan.table import Table
 
 LEGEND = (
-    "mean ± sample standard deviation over seeds (done/wanted) [ours - paper]; below it the paper's number. "
-    "*: differs from the paper, Welch p < 0.05. †: made with an earlier config."
+    "mean ± sample standard deviation over seeds (runs finished/planned) [ours - paper]; below it the "
+    "paper's number. *: differs from the paper, Welch p < 0.05. †: made with an earlier config."
 )
 MIXED = (
-    "‡: its runs were made on several kinds of processor, or went on after their code had changed. Of nine "
-    "SEAL runs made anew on another kind, six came within 0.5. Three came 1.4 to 3.7 away. A tenth, of "
-    "static margin on Genbase and on newer code too, came 65 away; what code alone did is not known."
+    "‡: its runs were made on several kinds of processor, or resumed after their code had changed. Of nine "
+    "SEAL runs repeated on another kind, six came within 0.5. Three differ by 1.4 to 3.7. A tenth, of "
+    "static margin on Genbase and with newer code too, differs by 65; the part of the code is not known."
 )
 LEVEL = 0.05
 
@@ -47,7 +47,7 @@ def legend(summary: Summary) -> str:
 
 
 def verdicts(summary: Summary, claim: Claim) -> list[tuple[str, str]]:
-    """State and line of each verdict on a claim; what waits for runs shares a line."""
+    """State and line of each verdict on a claim; verdicts that wait for runs share a line."""
     found = [v for v in summary.verdicts if v.claim is claim]
     lines = [(v.state, verdict(summary, v)) for v in found if v.state != NOT_YET]
     waiting = [v for v in found if v.state == NOT_YET]
@@ -68,7 +68,7 @@ def verdict(summary: Summary, found: Verdict) -> str:
 
 
 def _gap(table: Table, gap: Sample) -> str:
-    """What one row has over another where more than one seed is known, and how likely by chance."""
+    """The difference of two rows paired by seed, with its p-value, if there is more than one seed."""
     if gap.std is None:
         return ""
     chance, mean = paired(gap), number(table, gap.mean, sign=True)
@@ -77,7 +77,7 @@ def _gap(table: Table, gap: Sample) -> str:
 
 
 def ratios(summary: Summary) -> list[str]:
-    """Each ratio of rows with the paper's beside it."""
+    """Each ratio of rows, with the paper's."""
     lines = []
     for ratio in summary.table.ratios:
         if found := summary.ratio(ratio):
@@ -93,14 +93,14 @@ def _where(summary: Summary, found: Verdict) -> str:
 
 
 def footnotes(summary: Summary) -> tuple[dict[str, list[int]], list[str]]:
-    """Numbered notes: which belong to a column (or row) and their texts."""
+    """Numbered notes: their texts, and the numbers of each column and row."""
     marks: dict[str, list[int]] = {}
     texts: list[str] = []
     table = summary.table
     for name, column in summary.columns.items():
         empty = not any(cell.ours for (_, c), cell in summary.cells.items() if c == name)
         reason = summary.missing.get(name)
-        missing = column.unavailable if reason is not None or empty else ""  # the same words on any machine
+        missing = column.unavailable if reason is not None or empty else ""  # the same text on any machine
         notes = [column.note, missing or (f"Missing: {reason}" if reason else "")]
         _add(f"column {name}", notes, marks, texts)
     for name, row in table.rows.items():
@@ -116,7 +116,7 @@ def _add(key: str, notes: list[str], marks: dict[str, list[int]], texts: list[st
 
 
 def elsewhere(summary: Summary) -> str:
-    """How much of a table comes from records whose runs are not here, on what they were made, what to do."""
+    """How much of a table comes from records whose runs are not here, their processors, what to do."""
     name = summary.table.name
     found = [
         r for r in summary.records if (store.read_record(r["id"]) or {}).get("finished") != r.get("finished")
@@ -132,7 +132,7 @@ def elsewhere(summary: Summary) -> str:
 
 
 def effort(summary: Summary) -> str:
-    """How many runs, how long, on what."""
+    """How many runs, their time, their processors."""
     if not summary.records:
         return "No run has finished yet."
     hours = sum(float(r.get("seconds") or 0) for r in summary.records) / 3600

@@ -1,4 +1,4 @@
-"""What the config parser and the objects it builds say, cut to the line that helps, with near matches."""
+"""Messages of the config parser and of the objects it builds, shortened, with suggestions."""
 
 import importlib
 import inspect
@@ -50,7 +50,7 @@ def advise(parser: Parser, message: str, files: list[str]) -> str:
 
 
 def not_installed(message: str) -> str:
-    """What to install, where a message misses a package of one of the extras."""
+    """What to install, if the message is about a missing package of one of the extras."""
     absent = next((package for package in EXTRAS if re.search(rf"\b{package}\b", message)), None)
     if absent is None:
         return message
@@ -62,7 +62,7 @@ def not_installed(message: str) -> str:
 
 
 def refused(error: BaseException, config: Tree) -> str:
-    """What an object said that refuses what it was given; the option or the key at fault comes first."""
+    """The error of an object that refuses an argument; the message begins with the option or key."""
     message, nodes = str(error), [*_nodes(config)]
     found = re.match(r"(\w+)(?:\.init_args\S*)? (?:is|has) ", message)
     name = found[1] if found else ""
@@ -79,7 +79,7 @@ def refused(error: BaseException, config: Tree) -> str:
 
 
 def _parts(error: BaseException) -> Iterator[tuple[object, dict[str, Any]]]:
-    """The objects whose code an error came through, the innermost first, and the variables they had."""
+    """The objects in an error's traceback, the innermost first, with their local variables."""
     frames = [frame.f_locals for frame, _ in traceback.walk_tb(error.__traceback__)]
     return ((frame["self"], frame) for frame in reversed(frames) if "self" in frame)
 
@@ -97,7 +97,7 @@ def _nodes(tree: Tree, place: str = "") -> Iterator[tuple[str, str, dict[str, An
 
 
 def _classes(message: str, found: re.Match[str]) -> list[str]:
-    """The classes a message names on the way to what it found, the innermost last."""
+    """The classes that a message names before its match, the innermost last."""
     line = message[found.end() :].partition("\n")[0]
     return re.findall(r"class_path '([\w.]+)'", message[: found.start()]) + re.findall(
         r"class_path='([\w.]+)'", line
@@ -111,7 +111,7 @@ def _no_argument(owner: str, name: str, message: str, files: list[str]) -> str:
 
 
 def _not_given(name: str, message: str, files: list[str]) -> str:
-    """A required argument is missing: which file of conf would give it."""
+    """A required argument is missing: which file of conf/ sets it."""
     if name in EXAMPLES:
         return f"No {name} is given. Add a --config, such as {EXAMPLES[name]}."
     place = _place(message)
@@ -122,7 +122,7 @@ def _not_given(name: str, message: str, files: list[str]) -> str:
 
 
 def mentions(name: str, pattern: str) -> bool:
-    """Whether a file can be read and has this in it."""
+    """Whether a file can be read and matches the pattern."""
     try:
         return re.search(pattern, Path(name).read_text(), re.MULTILINE) is not None
     except (OSError, UnicodeDecodeError):

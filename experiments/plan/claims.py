@@ -1,4 +1,4 @@
-"""What a paper concludes from its table, as inequalities between rows: "static > ce", "nce >= ce + 3"."""
+"""A paper's conclusions from its table, as inequalities between rows: "static > ce", "nce >= ce + 3"."""
 
 import ast
 from collections.abc import Iterable, Mapping
@@ -14,7 +14,7 @@ class ClaimError(ValueError):
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence, its inequality in printed units, and the columns it speaks of.
+    """A sentence, its inequality in printed units, and the columns it is about.
 
     `across: mean` compares the means over those columns; otherwise each column is judged alone.
     """
@@ -27,7 +27,7 @@ class Claim:
 
 
 def read_claim(tree: dict[str, Any], rows: Iterable[str], columns: Iterable[str]) -> Claim:
-    """Check that the inequality is one, and that it speaks of rows that exist."""
+    """Check that this is an inequality between rows that exist."""
     from experiments.errors import suggest
 
     text = tree["holds"]
@@ -55,7 +55,7 @@ def holds(claim: Claim, numbers: Mapping[str, float]) -> bool:
 
 
 def value(node: ast.expr, numbers: Mapping[str, float]) -> float:
-    """Evaluate the few forms a claim may take; anything else is refused."""
+    """Evaluate the few allowed forms; anything else raises an error."""
     match node:
         case ast.Constant(value=int() | float() as number) if is_number(number):
             return float(number)

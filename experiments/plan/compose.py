@@ -1,7 +1,7 @@
 """Layers -> one resolved config per cell.
 
 A cell is parsed once; its seeds, run folders and the checkpoints it needs are filled in afterwards. Parsing
-takes a tenth of a second and more, so the result is kept on disk with a digest of all it is made from.
+takes a tenth of a second or more, so the result is cached on disk with a digest of all its sources.
 """
 
 import ast
@@ -24,7 +24,7 @@ from experiments.plan.layers import BASE, file_and_row
 if TYPE_CHECKING:
     from experiments.plan.parser import ParseOnly
 
-SEED = 790_190_017  # stands for the seed while a cell is parsed
+SEED = 790_190_017  # placeholder of the seed while a cell is parsed
 RUN_DIR = "@run_dir"
 CACHE = Path("runs/.cells")
 RESOLVER = re.compile(r"\$\{[^}]*:")  # a reference that calls something, such as ${oc.env:HOME}
@@ -36,7 +36,7 @@ Composed = dict[str, Any] | str  # a config, or what is wrong with it
 
 @dataclass(frozen=True)
 class Layers:
-    """What a cell is made from: files left to right, settings, then keys that take a row's checkpoint."""
+    """The sources of a cell: files left to right, settings, then keys that take a row's checkpoint."""
 
     files: tuple[str, ...]
     settings: tuple[tuple[str, str], ...] = ()
@@ -51,12 +51,12 @@ class Layers:
 
 
 def needed(row: str) -> str:
-    """What stands for the checkpoint of a row while a cell is parsed."""
+    """The placeholder for the checkpoint of a row while a cell is parsed."""
     return f"@needs/{row}"
 
 
 def compose(layers: Layers) -> Composed:
-    """Parse one cell: its config with places left open, or the message of what is wrong with it."""
+    """Parse one cell: its config with placeholders, or an error message."""
     try:
         return _parser().resolve(layers.arguments())
     except ConfigError as error:
@@ -64,7 +64,7 @@ def compose(layers: Layers) -> Composed:
 
 
 def fill(tree: Tree, places: dict[Any, Any]) -> Tree:
-    """Put values where places were left open; inside a string too."""
+    """Replace placeholders by values, inside strings too."""
     if isinstance(tree, dict):
         return {key: fill(value, places) for key, value in tree.items()}
     if isinstance(tree, list):
@@ -79,24 +79,24 @@ def fill(tree: Tree, places: dict[Any, Any]) -> Tree:
 
 
 def remembered(layers: Layers, mark: str) -> dict[str, Any] | None:
-    """The resolved config of a cell if nothing it is made from has changed since it was parsed."""
+    """The cached config of a cell, if none of its sources has changed since it was parsed."""
     return _read(repr(layers.arguments()), mark)
 
 
 def remember(layers: Layers, mark: str, config: dict[str, Any]) -> None:
-    """Keep a resolved config for the next start, in the place of an earlier one."""
+    """Cache a resolved config, replacing an earlier one."""
     if any(RESOLVER.search(text) for text in (*_texts(layers).values(), *layers.arguments())):
-        return  # what such a reference leads to may lie outside, as in the environment
+        return  # such a reference may read from outside, such as the environment
     _write(repr(layers.arguments()), mark, config)
 
 
 def remembered_files(data: dict[str, Any]) -> dict[str, Any] | None:
-    """What stands for a data module where it is asked without torch whether its files are here."""
+    """The cached config of a data module's SourceFiles."""
     return _read(json.dumps(data), _module_mark(data))
 
 
 def remember_files(data: dict[str, Any], files: dict[str, Any]) -> None:
-    """Keep what a data module said that it reads; only its arguments and its code decide that."""
+    """Cache the config of a data module's SourceFiles; it depends on its arguments and code alone."""
     _write(json.dumps(data), _module_mark(data), files)
 
 
@@ -134,10 +134,10 @@ def mark(layers: Layers) -> str:
 
 
 def _texts(layers: Layers) -> dict[str, str]:
-    """The files of a cell, and those that they name as a part, by name."""
+    """The text of a cell's files, and of files that these refer to, by name."""
     named = [str(BASE), *(file_and_row(name)[0] for name in layers.files)]
     texts = {}
-    for name in named:  # grows while it is walked
+    for name in named:  # grows during the loop
         text = texts[name] = Path(name).read_text(errors="replace") if Path(name).is_file() else ""
         beside = Path(name).parent
         others = [str(place / other) for other in CONFIG.findall(text) for place in (Path(), beside)]
@@ -172,7 +172,7 @@ def _own_modules(names: tuple[str, ...]) -> list[Path]:
 
 
 def _source(module: str) -> Path | None:
-    """The file of a module, unless it is installed, where its package's version says all."""
+    """The file of a module, unless it is installed: then the version of its package identifies it."""
     if _installed(module.partition(".")[0]):
         return None
     try:
@@ -187,7 +187,7 @@ def _source(module: str) -> Path | None:
 def _installed(package: str) -> bool:
     try:
         spec = importlib.util.find_spec(package)
-    except ValueError:  # a module that says nothing of where it is from
+    except ValueError:  # a module without a known origin
         return False
     places = [spec.origin or "", *(spec.submodule_search_locations or ())] if spec else []
     return any({"site-packages", "dist-packages"} & set(Path(place).parts) for place in places)
@@ -200,7 +200,7 @@ def _imports(path: Path, module: str) -> list[str]:
     try:
         tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError):
-        return names  # whoever imports it will be told
+        return names  # importing it will raise the error
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
@@ -213,7 +213,7 @@ def _imports(path: Path, module: str) -> list[str]:
 
 @cache
 def _code() -> str:
-    """What decides how a config resolves, besides the files themselves."""
+    """A digest of the code and packages that resolve a config."""
     mark = hashlib.sha256(sys.version.encode())
     root = Path(__file__).parents[2]
     own = [Path(__file__).with_name(name) for name in ("parser.py", "layers.py", "compose.py", "sharing.py")]

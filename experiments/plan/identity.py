@@ -1,6 +1,6 @@
-"""What a run is called: the hash of everything in its config that can change a number.
+"""The id of a run: the hash of everything in its config that can change a number.
 
-Changing this file renames every run ever made. A test holds it still.
+Changing this file changes the ids of all runs. A test guards it.
 """
 
 import hashlib
@@ -61,8 +61,8 @@ FREE_DATA_KEYS = {
 def identity(config: dict[str, Tree]) -> dict[str, Tree]:
     """The part of a resolved config that can change a number.
 
-    None is left out: an argument that is None says the same as one that does not exist yet, so a class may
-    grow an option without renaming its finished runs.
+    None is left out, so an argument that is None equals one that does not exist. A class can thus get a new
+    option without changing the ids of its finished runs.
     """
     kept = {key: value for key, value in config.items() if key != "run_dir"}
     trainer = {k: v for k, v in kept.get("trainer", {}).items() if k not in FREE_TRAINER_KEYS}
@@ -81,7 +81,7 @@ def run_id(kept: dict[str, Tree]) -> str:
 
 
 def difference(old: Tree, new: Tree, place: str = "") -> list[str]:
-    """Where two identities part, as `key: old -> new`."""
+    """Where two identities differ, as `key: old -> new`."""
     if isinstance(old, dict) and isinstance(new, dict):
         keys = sorted(old.keys() | new.keys())
         return [d for k in keys for d in difference(old.get(k), new.get(k), f"{place}.{k}" if place else k)]

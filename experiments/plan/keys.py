@@ -5,7 +5,7 @@ from experiments import fields as f
 NAMES = f.listed(f.name)
 FILES = f.one_or_list(f.word)
 
-# By what a key belongs to. Rows and columns are checked one by one, as each may be the name of another table.
+# By the kind of object. Rows and columns are checked one by one: each may be the name of another table.
 TABLE: dict[str, dict[str, f.Check]] = {
     "table": {
         "title": f.text,

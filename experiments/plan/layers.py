@@ -1,10 +1,10 @@
-"""Config files -> one config: layers lie over one another, parts are copied to where files refer to them.
+"""Config files -> one config: layers are merged, and references to parts are replaced by copies.
 
 A layer is a file, or a row of a file of settings (conf/tuned/seal_mlc/bibtex.yaml:ce). Its key `over` names
-the layers below it, looked for beside it; a name without .yaml is another row of the same file. Keys that are
-not those of a run, such as `net` or `objective`, are parts: `${net}` is a copy of one, `${stop.monitor}` of a
-value in it. What a layer says below such a reference is laid over the copy. All other `${...}` are left
-to the parser, which resolves them last.
+the layers below it, in the same folder; a name without .yaml is another row of the same file. Keys that are
+not those of a run, such as `net` or `objective`, are parts. `${net}` is a copy of one, `${stop.monitor}` of a
+value in it. Keys that a layer sets below such a reference override those of the copy. All other `${...}` are
+left to the parser, which resolves them last.
 """
 
 import json
@@ -31,7 +31,7 @@ REFERENCE = re.compile(r"\$\{(\w+)((?:\.\w+)*)\}")
 
 @dataclass(frozen=True)
 class Changed:
-    """A reference, and what a later layer says below it."""
+    """A reference, and the keys that a later layer sets below it."""
 
     reference: str
     changes: dict[str, Tree]
@@ -39,7 +39,7 @@ class Changed:
 
 @dataclass
 class Layered:
-    """What a command line's files and its options of parts come to, and the options that are left."""
+    """The config from a command line's files and options of parts, and the remaining options."""
 
     tree: dict[str, Tree]
     files: list[str]
@@ -48,15 +48,15 @@ class Layered:
     missing: set[str] = field(default_factory=set)
 
     def arguments(self) -> list[str]:
-        """The same for a parser: one config, then options."""
+        """The arguments for the parser: one config, then options."""
         return ["--config", json.dumps(self.tree), *self.options] if self.tree else self.options
 
 
 def layered(arguments: list[str], base: Path | None = BASE) -> Layered:
-    """Lay the files of a command line over one another, the first lowest; options of parts lie over all.
+    """Merge the files of a command line, the first lowest; options of parts override all files.
 
     Raises:
-        ConfigError: no such file or row, not YAML, a part is missing, or what is given changes nothing.
+        ConfigError: no such file or row, not YAML, a part is missing, or a file or option has no effect.
     """
     given, options = split(arguments)
     below = [str(base)] if base is not None and base.exists() else []
@@ -73,7 +73,7 @@ def layered(arguments: list[str], base: Path | None = BASE) -> Layered:
     unknown = {key for key, value in parts.items() if key not in found.used and not _is_part(key, value)}
     if unknown:
         unknown -= _referred(found.files)
-    found.tree |= {key: tree[key] for key in unknown}  # the parser says what was probably meant
+    found.tree |= {key: tree[key] for key in unknown}  # the parser suggests what was meant
     if found.missing and not unknown:
         _refuse_missing(found, given, "data" in tree or any(o.startswith("--data") for o in options))
     _refuse_idle(found, read[len(below) :], set_parts)
@@ -94,19 +94,19 @@ def split(arguments: list[str]) -> tuple[list[str], list[str]]:
 
 
 def file_and_row(name: str) -> tuple[str, str]:
-    """The two of a layer's name; the row is empty where it is a whole file."""
+    """File and row of a layer's name; the row is empty for a whole file."""
     found = re.fullmatch(r"(.*\.(?:ya?ml|json)):([^/]*)", name)
     return (found[1], found[2]) if found else (name, "")
 
 
 def rows_of(path: Path) -> dict[str, Tree]:
-    """What a file of settings says, by row."""
+    """The settings in a file, by row."""
     tree = _load(path)
     return tree if isinstance(tree, dict) else {}
 
 
 def merge(lower: Tree, upper: Tree) -> Tree:
-    """The one laid over the other: key by key, a list or another class whole; `key+` appends to a list."""
+    """`upper` merged over `lower`, key by key; lists and other classes are replaced whole; `key+` appends."""
     if not isinstance(upper, dict):
         return upper
     if isinstance(lower, Changed):
@@ -126,19 +126,19 @@ def merge(lower: Tree, upper: Tree) -> Tree:
 
 
 def _root(text: str) -> str:
-    """The part that a text as a whole refers to, if it does."""
+    """The part that the whole text refers to, if any."""
     found = REFERENCE.fullmatch(text)
     return found[1] if found and found[1] not in OWN else ""
 
 
 def _is_part(key: str, value: Tree) -> bool:
-    """Whether a key to which nothing refers can be a part: it is whole, and no misspelt key of a run."""
+    """Whether a key without references can be a part: it is complete, and not a misspelt key of a run."""
     whole = not isinstance(value, dict) or "class_path" in value
     return whole and not get_close_matches(key, OWN, cutoff=0.75)
 
 
 def _put_in(node: Tree, parts: dict[str, Tree], found: Layered, inside: tuple[str, ...] = ()) -> Tree:
-    """Copy parts to where they are referred to; what is used or missing is noted."""
+    """Replace references by copies of parts; keep track of used and missing parts."""
     if isinstance(node, dict):
         return {key: _put_in(value, parts, found, inside) for key, value in node.items()}
     if isinstance(node, list):
@@ -210,7 +210,7 @@ def _parsed(place: Path, path: Path, changed: int) -> Tree:
 
 
 def _take_options(found: Layered, parts: dict[str, Tree]) -> Iterator[tuple[str, str]]:
-    """Lay options of parts, such as --net.width=300, over the parts; the option and the part of each."""
+    """Apply options of parts, such as --net.width=300; yield each option with its part."""
     words, found.options = iter(found.options), []
     for word in words:
         key, equals, value = word.removeprefix("--").partition("=")
@@ -241,29 +241,29 @@ def _value(text: str) -> Tree:
 
 
 def _referred(files: list[str]) -> set[str]:
-    """All parts that these files refer to, and the schemes and objectives that there are."""
+    """All parts that these files and conf's schemes and objectives refer to."""
     others = [path for folder in TAKERS for path in _files(folder)]
     return {part for name in dict.fromkeys([*files, *others]) for part in _referred_by(name)}
 
 
 def _refuse_missing(found: Layered, given: list[str], has_data: bool) -> None:
-    """Say which file would say what is missing."""
+    """Raise an error for a missing part; name files that define it."""
     if not has_data:
         raise ConfigError("No data is given. Add a --config, such as conf/data/yeast.yaml.")
     asking = next(file for file in reversed(found.files) if found.missing & _referred_by(file))
     said = {name: _said_by(name) for name in given}
     idle = [name for name, keys in said.items() if not keys & {*found.used, *OWN}]
-    told = "".join(f" {name} says {_listed(said[name])}, which it does not take." for name in idle)
+    unused = "".join(f" {name} sets {_listed(said[name])}, which it does not take." for name in idle)
     kinds = [path for path in _files("data/kinds") if found.missing & _said_by(path)]
     fitting = [path for path in _files("objective") if found.missing <= _said_by(path)]
     fitting.sort(key=lambda path: len(_said_by(path)))
     such = f"`over: kinds/{Path(kinds[0]).name}` in the data's file" if kinds else " or ".join(fitting[:6])
-    what = f"{asking} takes {_listed(found.missing)}, which no --config says."
-    raise ConfigError(f"{what}{told} Add one that does{f', such as {such}' if such else ''}.")
+    what = f"{asking} takes {_listed(found.missing)}, which no --config sets."
+    raise ConfigError(f"{what}{unused} Add one that does{f', such as {such}' if such else ''}.")
 
 
 def _refuse_idle(found: Layered, given: list[Read], options: list[tuple[str, str]]) -> None:
-    """Refuse what is given by hand and changes nothing."""
+    """Raise an error for a file or option that has no effect."""
     for option, part in options:
         if part not in found.used:
             files = ", ".join(found.files)
@@ -274,8 +274,8 @@ def _refuse_idle(found: Layered, given: list[Read], options: list[tuple[str, str
     for name, layers in given:
         said = {key for _, layer in layers for key in layer}
         if not said & (found.used | found.tree.keys()):
-            told = f"it says {_listed(said)}, to which no other file refers"
-            raise ConfigError(f"{name} changes nothing: {told}. Leave it out.")
+            unused = f"it sets {_listed(said)}, to which no other file refers"
+            raise ConfigError(f"{name} changes nothing: {unused}. Leave it out.")
 
 
 def _files(folder: str) -> list[str]:

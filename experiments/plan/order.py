@@ -5,7 +5,7 @@ from typing import Protocol, TypeVar
 
 
 class Ordered(Protocol):
-    """What ordering looks at."""
+    """The attributes that ordering uses."""
 
     @property
     def id(self) -> str: ...
@@ -23,8 +23,8 @@ R = TypeVar("R", bound=Ordered)
 def in_order(runs: Iterable[R], seconds: Mapping[str, float]) -> list[R]:
     """Runs so that each comes after those it needs.
 
-    `rank` begins with the position of the seed, so that a first whole table is there early; `seconds` are
-    guesses from earlier runs, unknown ones keep the order of the table.
+    `rank` begins with the position of the seed, so that one seed of the whole table finishes early. `seconds`
+    are estimates from earlier runs; runs without one keep the order of the table.
     """
     known = {run.id: run for run in runs}
     depth: dict[str, int] = {}

@@ -1,7 +1,7 @@
 """Config files and options -> one resolved config.
 
-The one place that knows LightningCLI. Layers are laid over one another first (see `layers`), then options;
-`${...}` is resolved last, so a reference may point to what an option says.
+Only this file uses LightningCLI. Layers are merged first (see `layers`), then options are applied; `${...}`
+is resolved last, so a reference may point to the value of an option.
 """
 
 import json
@@ -55,11 +55,11 @@ class ConfigCLI(LightningCLI):
         return super().init_parser(**kwargs)
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Where the run's files go, which files refer to as ${run_dir}."""
+        """Add the folder of the run's files; config files refer to it as ${run_dir}."""
         parser.add_argument("--run_dir", type=str, default=self.run_dir, help="folder of this run's files")
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Args) -> None:
-        """Parse; a fault becomes one message with near matches."""
+        """Parse; a fault becomes one message with suggestions."""
         if isinstance(args, dict | Namespace):
             self.config = parser.parse_object(args)
             return
@@ -76,13 +76,13 @@ class ConfigCLI(LightningCLI):
 
 
 class ParseOnly(ConfigCLI):
-    """The parser without its consequences: nothing is seeded, nothing is built."""
+    """The parser alone: nothing is seeded, nothing is built."""
 
     def __init__(self, parser_class: type[LightningArgumentParser] = SharingParser) -> None:
         super().__init__([], run_dir="@run_dir", parser_class=parser_class)
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Args) -> None:
-        """Wait for `resolve`."""
+        """Do nothing; `resolve` parses."""
 
     def _parse_ckpt_path(self) -> None: ...
 
@@ -93,6 +93,6 @@ class ParseOnly(ConfigCLI):
     def instantiate_classes(self) -> None: ...
 
     def resolve(self, args: list[str]) -> dict[str, Any]:
-        """The resolved config these arguments lead to."""
+        """The resolved config of these arguments."""
         super().parse_arguments(self.parser, args)
         return self.resolved()

@@ -11,7 +11,7 @@ from experiments.plan import compose, identity
 from experiments.plan.order import in_order
 from experiments.plan.table import Table
 
-Parse = Callable[[list[compose.Layers]], list[compose.Composed]]  # many cells at once, elsewhere
+Parse = Callable[[list[compose.Layers]], list[compose.Composed]]  # many cells at once, in other processes
 Missing = Callable[[dict[str, dict[str, Any]]], dict[str, str]]  # data configs by column -> reasons
 
 
@@ -26,24 +26,24 @@ class Run:
     needs: dict[str, str]  # row -> id of its run
     rank: tuple[int, ...]
     places: list[tuple[str, str]]
-    asked: bool = True  # False: here only because another run needs it
+    asked: bool = True  # False: planned only because another run needs it
     done: bool = False
 
     @property
     def name(self) -> str:
-        """What a person calls it."""
+        """A readable name."""
         row, column = self.places[0]
         return f"{row} / {column} / seed {self.seed}"
 
     def filled(self) -> dict[str, Any]:
-        """Its config with folders and checkpoints put in."""
+        """Its config with folders and checkpoints filled in."""
         paths = {compose.needed(row): str(store.checkpoint(i)) for row, i in self.needs.items()}
         return compose.fill(self.config, {compose.RUN_DIR: str(store.run_dir(self.id)), **paths})
 
 
 @dataclass
 class Plan:
-    """The runs of a selection, in order, and the columns whose data cannot be had."""
+    """The runs of a selection, in order, and the columns whose data is missing."""
 
     table: Table
     runs: list[Run]
@@ -51,17 +51,17 @@ class Plan:
     missing: dict[str, str] = field(default_factory=dict)
 
     def todo(self) -> list[Run]:
-        """What is neither done nor without data."""
+        """The runs that are not done and have their data."""
         return [r for r in self.runs if not r.done and not self.reason(r)]
 
     def reason(self, run: Run) -> str | None:
-        """Why the data of a run cannot be had."""
+        """Why the data of a run is missing; None if it is here."""
         reasons = [self.missing.get(column) for _, column in run.places]
         return reasons[0] if all(reasons) else None
 
 
 def layers_of(table: Table, row: str, column: str) -> compose.Layers:
-    """What one cell is made from."""
+    """The sources of one cell."""
     spec = table.rows[row]
     settings = tuple(
         (key, value if isinstance(value, str) else json.dumps(value)) for key, value in spec.set.items()
@@ -81,11 +81,11 @@ def make_plan(
 ) -> Plan:
     """Compose the selected cells and those they need, name their runs, and look up which are done.
 
-    With `fresh`, nothing that is selected counts as done.
+    With `fresh`, no selected run counts as done.
     """
     cells = [(row, column) for row in rows for column in columns if table.has(row, column)]
     asked = set(cells)
-    for row, column in cells:  # grows while it is walked
+    for row, column in cells:  # grows during the loop
         for needed in table.rows[row].needs.values():
             if (needed, column) not in cells:
                 if not table.has(needed, column):
@@ -105,7 +105,7 @@ def make_plan(
 
 
 def _stands_by(plan: Plan, run: Run, columns: list[str]) -> bool:
-    """Whether a run is of columns only that stand in for others, whose data is here."""
+    """Whether all columns of a run are substitutes for columns whose data is here."""
     others = [plan.table.columns[column].instead_of for _, column in run.places]
     return all(other in columns and other not in plan.missing for other in others)
 
@@ -155,7 +155,7 @@ def _runs(
 
 
 def _look_up(plan: Plan, *, fresh: bool) -> None:
-    """Mark what is done; a needed run must still have its checkpoint; forget needed runs nobody waits for."""
+    """Mark finished runs. A needed run must have its checkpoint; drop needed runs that no run waits for."""
     known = store.finished()
     for run in plan.runs:
         run.done = run.id in known or store.read_record(run.id) is not None

@@ -1,4 +1,4 @@
-"""A parser that works out what is the same in several configs once: the cells of a table share most parts."""
+"""A parser with a cache: the cells of a table share most of their parts, and each part is parsed once."""
 
 from contextvars import copy_context
 from typing import Any, ClassVar
@@ -6,20 +6,20 @@ from typing import Any, ClassVar
 from jsonargparse import Namespace
 from pytorch_lightning.cli import LightningArgumentParser
 
-ORIGIN = ("previous_config", "config_load_stack")  # where a value was read: no part of what it is
+ORIGIN = ("previous_config", "config_load_stack")  # where a value was read; not part of the value
 
 
 class SharingParser(LightningArgumentParser):
-    """Keeps what it has parsed and dumped, under all that this depends on.
+    """Caches what it has parsed and dumped, keyed by all that the result depends on.
 
-    That is the parser of a class, the arguments, and the context that jsonargparse sets while it parses. What
-    is refused is not kept.
+    The key is the parser of a class, the arguments, and the context that jsonargparse sets while it parses.
+    Errors are not cached.
     """
 
-    kept: ClassVar[dict[Any, Any]] = {}  # those of nested classes live as long as the process
+    kept: ClassVar[dict[Any, Any]] = {}  # shared by all parsers of the process
 
     def parse_object(self, *args: Any, **kwargs: Any) -> Namespace:
-        """The config of an object; a copy, for callers change it."""
+        """The config of an object; a copy, because callers change it."""
         key = self._key("parse", args, kwargs)
         if key not in self.kept:
             self.kept[key] = super().parse_object(*args, **kwargs)

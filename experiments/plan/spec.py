@@ -1,6 +1,6 @@
 """A table file, read and checked: rows, columns, what the paper reports and claims.
 
-Everything a person can mistype in conf/tables/*.yaml is refused here, before anything runs.
+Every mistake in conf/tables/*.yaml raises an error here, before anything runs.
 """
 
 import math
@@ -31,7 +31,7 @@ def read_table(name: str) -> Table:
 
 
 def select(kind: str, wanted: str | None, options: Iterable[Any]) -> list[Any]:
-    """Names of a comma-separated choice, in the table's order; all where nothing is chosen."""
+    """The names in a comma-separated choice, in the table's order; all if nothing is chosen."""
     options = list(options)
     if not wanted:
         return options
@@ -48,15 +48,15 @@ def _load(name: str) -> YamlFile:
     path = next(filter(_is_file, places), None)
     if path is None:
         names = sorted(p.stem for folder in (TABLES, SWEEPS) for p in folder.glob("*.yaml"))
-        told = f"There is no table {shown(name)} (looked for {short(str(places[0]))})."
-        raise TableError(f"{told} {suggest(name, names)}")
+        unknown = f"There is no table {shown(name)} (looked for {short(str(places[0]))})."
+        raise TableError(f"{unknown} {suggest(name, names)}")
     return read_yaml(path)
 
 
 def _is_file(path: Path) -> bool:
     try:
         return path.is_file()
-    except OSError:  # a name that is too long for one
+    except OSError:  # the name is too long
         return False
 
 
@@ -98,7 +98,7 @@ class _Reader:
         )
 
     def _written_out(self, kind: str, tree: Tree) -> dict[str, Tree]:
-        """All rows or columns; one that is a word is the one of its name in the table so called."""
+        """All rows or columns; a word as value is the name of the table that defines the row or column."""
         trees = {str(name): t for name, t in tree[kind].items()}
         read: dict[str, YamlFile] = {}
         for name, lender in trees.items():
@@ -118,7 +118,7 @@ class _Reader:
         return Metric(**self._keys("metric", place, tree, needed=("name",)))
 
     def _measure(self, place: str, tree: Tree, table: Table) -> Table:
-        """The table, or some of its rows, seen through another metric: same cells, other numbers."""
+        """The table, or some of its rows, with another metric: the same cells, other numbers."""
         tree = self._keys("measure", place, tree, needed=("metric",))
         metric = self._metric(tree["metric"], f"{place}.metric")
         for row in (shown_rows := tree.get("rows") or table.rows):
@@ -167,7 +167,7 @@ class _Reader:
         return Column(name, str(tree.pop("label", name)), config, **tree)
 
     def _grid(self, name: str, tree: Tree) -> Iterator[tuple[str, Tree]]:
-        """The rows of a tree: itself, or with a `grid` one for each point, named and labelled by it."""
+        """The rows of a tree: itself, or with `grid` one for each point, numbered and labelled."""
         place = f"rows.{name}"
         if not name.isidentifier() or len(name) > 80:
             self._fail(place, ": a row's name is letters, digits and _, so that claims can say it.")
@@ -179,11 +179,11 @@ class _Reader:
         if math.prod(map(len, grid.values())) > POINTS:
             self._fail(f"{place}.grid", f" has more than {POINTS:,} points. Give fewer values.")
         for index, point in enumerate(product(*grid.values())):
-            told = ", ".join(
+            values = ", ".join(
                 f"{key.rpartition('.')[2]} {value}" for key, value in zip(grid, point, strict=True)
             )
             chosen = {**rest.get("set", {}), **dict(zip(grid, point, strict=True))}
-            yield f"{name}_{index}", rest | {"label": f"{rest.get('label', name)}: {told}", "set": chosen}
+            yield f"{name}_{index}", rest | {"label": f"{rest.get('label', name)}: {values}", "set": chosen}
 
     def _row(self, name: str, tree: Tree, columns: dict[str, Column]) -> Row:
         place, tree = f"rows.{name}", dict(tree)
@@ -214,7 +214,7 @@ class _Reader:
                         todo.append(needed)
 
     def _tuned(self, table: str, rows: dict[str, Row], columns: dict[str, Column]) -> None:
-        """Settings that are named must be there for some column."""
+        """Named settings must exist for some column."""
         folder = TUNED / table
         files = {path.stem: path for path in sorted(folder.glob("*.yaml"))}
         there = {tuned for path in files.values() for tuned in rows_of(path)}
@@ -271,7 +271,7 @@ class _Reader:
         return tuple(names)
 
     def _keys(self, kind: str, place: str, tree: Tree, *, needed: tuple[str, ...] = ()) -> dict[str, Any]:
-        """The tree as a copy, when all its keys are known and hold what they may."""
+        """A copy of the tree, once all its keys and values are checked."""
         for key in tree if isinstance(tree, dict) else ():
             if key not in TABLE[kind]:
                 where = f"{place}.{key}" if place else key
@@ -292,5 +292,5 @@ class _Reader:
 
 
 def _numbered(kind: str, tree: Tree) -> Iterator[tuple[str, Tree]]:
-    """The places and trees of a list."""
+    """The place and tree of each item of a list."""
     return ((f"{kind}[{i}]", one) for i, one in enumerate(tree.get(kind, [])))

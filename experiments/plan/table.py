@@ -1,4 +1,4 @@
-"""What a table file says: rows, columns, what the paper reports and claims."""
+"""The contents of a table file: rows, columns, the paper's numbers and claims."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +12,7 @@ TUNED = Path("conf/tuned")
 
 @dataclass(frozen=True)
 class Metric:
-    """What stands in the cells, how it is printed, and which way is good."""
+    """The metric of the cells, its format, and whether higher or lower is better."""
 
     name: str
     scale: float = 1.0
@@ -30,13 +30,13 @@ class Column:
     note: str = ""
     unavailable: str = ""
     tuned: str = ""
-    instead_of: str = ""  # the column this one stands in for when its data cannot be had
+    instead_of: str = ""  # the column that this one replaces if its data is missing
     metric: str = ""  # the name of another metric than the table's
 
 
 @dataclass(frozen=True)
 class Row:
-    """A method: its config layers, the rows whose checkpoints it needs, and where it applies."""
+    """A method: its config layers, the rows whose checkpoints it needs, and its columns."""
 
     name: str
     label: str
@@ -49,13 +49,13 @@ class Row:
 
     @property
     def cited(self) -> bool:
-        """Numbers from a paper, nothing of ours to run."""
+        """Whether the row has a paper's numbers only, and no runs."""
         return not self.config
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """How many times as much one row has as another, a mean over columns; the paper's number beside it."""
+    """The ratio of two rows, a mean over columns, and the paper's number."""
 
     says: str
     of: str
@@ -67,9 +67,10 @@ class Ratio:
 class Figure:
     """A figure drawn from a table's records: see `plots`.
 
-    `sweep` draws the metric of each row of `values` over its value, `curves` draws a curve of each of `rows`,
-    of its first seed or of all, over the row's value if it has one, each point a mean over `smooth` of them,
-    by `epoch` or by `minutes`, all epochs of a run taken for equally long. It `begins` after so many epochs.
+    `sweep` plots the metric of each row of `values` against its value. `curves` plots a training curve of
+    each of `rows`, of the first seed or of all, divided by the row's value if it has one. Each point is a
+    mean over `smooth` points. The x axis is `epoch` or `minutes`; all epochs of a run count as equally long.
+    Curves start after `begins` epochs.
     """
 
     name: str
@@ -92,7 +93,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Changes:
-    """A small table of what one answer has where another is right, as the runs of a cell found it."""
+    """A small table of the tags of one answer where another is right, counted by the runs of a cell."""
 
     title: str
     row: str
@@ -115,17 +116,17 @@ class Table:
     claims: tuple[Claim, ...]
     notes: tuple[str, ...]
     tuned: str = ""
-    measures: tuple["Table", ...] = ()  # the same cells seen through other metrics, such as time
+    measures: tuple["Table", ...] = ()  # the same cells with other metrics, such as time
     figures: tuple[Figure, ...] = ()
     changes: tuple[Changes, ...] = ()
     ratios: tuple[Ratio, ...] = ()
 
     def metric_name(self, column: str) -> str:
-        """What stands in the cells of a column."""
+        """The metric of a column's cells."""
         return self.columns[column].metric or self.metric.name
 
     def has(self, row: str, column: str) -> bool:
-        """Whether this cell is one of ours to run; a column without config has only the paper's numbers."""
+        """Whether this cell has runs; a column without config has only the paper's numbers."""
         wanted = self.rows[row].columns
         ours = not self.rows[row].cited and bool(self.columns[column].config)
         return ours and (wanted is None or column in wanted)

@@ -1,4 +1,4 @@
-"""A YAML file that people write, read with its lines, so that a fault can be told by line and key."""
+"""A YAML file with line numbers, so that an error can name line and key."""
 
 import re
 from dataclasses import dataclass
@@ -9,23 +9,23 @@ import yaml
 
 from experiments.errors import TableError, short
 
-Tree = Any  # what YAML gave
+Tree = Any  # parsed YAML
 
-LARGEST = 100_000  # bytes; the largest of ours has a seventh of it, and YAML takes its time
-MOST = 100_000  # values in a file, what its aliases repeat counted again
+LARGEST = 100_000  # bytes; the largest of ours has a seventh of it, and parsing YAML is slow
+MOST = 100_000  # values in a file; each alias counts again
 DEEPEST = 30
 
 
 @dataclass(frozen=True)
 class YamlFile:
-    """The path, what the file holds, and the same as nodes that know their lines."""
+    """The path, the parsed file, and its nodes with line numbers."""
 
     path: Path
     tree: Tree
     root: yaml.Node | None
 
     def line(self, place: str) -> int:
-        """The line of a place such as claims[0].on; where that is absent, of what encloses it."""
+        """The line of a place such as claims[0].on, or of what encloses it if the place is absent."""
         node, line, rest = self.root, 1, place
         while node is not None and rest:
             step = _step(node, rest)
@@ -39,7 +39,7 @@ def read_yaml(path: Path) -> YamlFile:
     """Read the file.
 
     Raises:
-        TableError: with the line: it is not UTF-8, not YAML, has a key twice, or is nested without end.
+        TableError: not UTF-8, not YAML, a key twice, or too deeply nested; the message names the line.
     """
     try:
         content = path.read_bytes()
@@ -68,15 +68,15 @@ class _Loader(yaml.SafeLoader):
     """YAML 1.2 booleans: `on` is a word, as it is in claims. A key is text as written, and comes once."""
 
     def compose_mapping_node(self, anchor: Tree) -> yaml.MappingNode:
-        """Refuse what the constructor would let win over what stands before it."""
+        """Raise an error for a repeated key, which the constructor would let override the first."""
         node = super().compose_mapping_node(anchor)
         seen: set[str] = set()
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
                 key.tag = "tag:yaml.org,2002:str"
                 if key.value in seen:
-                    told = f"the key {short(key.value)} comes twice"
-                    raise yaml.composer.ComposerError(None, None, told, key.start_mark)
+                    twice = f"the key {short(key.value)} comes twice"
+                    raise yaml.composer.ComposerError(None, None, twice, key.start_mark)
                 seen.add(key.value)
         return node
 
@@ -97,7 +97,7 @@ def _refusal(path: Path, error: yaml.YAMLError) -> str:
 
 
 def _bound(path: Path, tree: Tree) -> None:
-    """Refuse what aliases make endless."""
+    """Raise an error if aliases make the tree too large."""
     count, todo = 0, [(tree, 0)]
     while todo:
         found, depth = todo.pop()

@@ -1,4 +1,4 @@
-"""What a person sees while runs are at work: a live table on a terminal, a plain line per event elsewhere."""
+"""The display of a launch: a live table on a terminal, one plain line per event elsewhere."""
 
 import time
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ class PlainBoard:
     def __exit__(self, *_: object) -> None: ...
 
     def started(self, run: Run) -> None:
-        """A run begins, or goes on."""
+        """A run starts or resumes."""
         self._say(f"start   {run.name}  [dim]{run.id}[/dim]")
 
     def ended(self, run: Run, outcome: Outcome) -> None:
@@ -46,7 +46,7 @@ class PlainBoard:
         self._say(f"[yellow]waits[/yellow]   {run.name}: {escape(why)}")
 
     def tick(self, counts: dict[str, int], running: dict[str, dict[str, Any]]) -> None:
-        """Nothing: lines are for events."""
+        """Do nothing: lines are for events."""
 
     def _number(self, state: Mapping[str, Any], key: str) -> str:
         number, metric = state.get(key), self.table.metric
@@ -57,7 +57,7 @@ class PlainBoard:
 
 
 class LiveBoard(PlainBoard):
-    """The same lines, above a table of the runs at work."""
+    """The same lines, above a table of the active runs."""
 
     def __enter__(self) -> "LiveBoard":
         self.live = Live(console=self.console, refresh_per_second=4, transient=True)
@@ -68,14 +68,14 @@ class LiveBoard(PlainBoard):
         self.live.stop()
 
     def tick(self, counts: dict[str, int], running: dict[str, dict[str, Any]]) -> None:
-        """Draw the runs at work and the counts."""
+        """Draw the active runs and the counts."""
         table = Table(box=None, padding=(0, 2), header_style="dim")
         for name in ("run", "epoch", "last", "best", "elapsed", "left at most"):
             table.add_column(name, justify="left" if name == "run" else "right")
         for state in running.values():
             table.add_row(*self._cells(state))
         line = "   ".join(f"{number} {name}" for name, number in counts.items())
-        self.live.update(Group(table, Text(f"{line}   Ctrl-C stops; the same command goes on", style="dim")))
+        self.live.update(Group(table, Text(f"{line}   Ctrl-C stops; the same command resumes", style="dim")))
 
     def _cells(self, state: dict[str, Any]) -> list[str]:
         epoch, most = state.get("epoch"), state.get("max_epochs")
@@ -100,7 +100,7 @@ def board(console: Console, table: TableFile) -> PlainBoard:
 
 
 def clock(seconds: float) -> str:
-    """Seconds as people say them."""
+    """A duration in readable units."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     return time.strftime("%H:%M:%S" if seconds >= 3600 else "%M:%S", time.gmtime(seconds))

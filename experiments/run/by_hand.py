@@ -1,7 +1,7 @@
-"""A run from the command line: the same files as a run of a table, in a folder of the user's choice.
+"""A run from the command line: the same files as a run of a table, in a folder that the user chooses.
 
 With `--trainer.devices 2` or more, Lightning (or SLURM, or torchrun) starts the same command once for each
-process; the first one holds the folder and writes.
+process; the first one locks the folder and writes.
 """
 
 import math
@@ -45,13 +45,13 @@ def train(arguments: list[str] | None, tell: Tell) -> tuple[store.Record, Path]:
             record = _run(cli, tell)
     except OSError as error:
         raise UserError(store.explain(error, folder)) from error
-    if torch.distributed.is_initialized():  # its threads may not outlive the interpreter
+    if torch.distributed.is_initialized():  # its threads have to end before the interpreter
         torch.distributed.destroy_process_group()
     return record, folder
 
 
 def _run(cli: TrainCLI, tell: Tell) -> store.Record:
-    """Train; what stops it, in words. Where one process stops, the others lose their connection to it."""
+    """Train; turn errors into messages. If one process fails, the others lose their connection to it."""
     rank = cli.trainer.global_rank
     try:
         return _train(cli, tell)
@@ -83,9 +83,9 @@ def _train(cli: TrainCLI, tell: Tell) -> store.Record:
 
 
 def _refuse_another(cli: TrainCLI, folder: Path) -> None:
-    """A folder holds one run: its weights are not those of other settings.
+    """Raise an error if the folder holds a run with other settings: a folder is for one run.
 
-    A run by hand may end at another epoch, unless it has trained for longer.
+    The last epoch may change, unless the run has trained for longer.
 
     Raises:
         UserError: the folder's run has other settings.
@@ -107,7 +107,7 @@ def _refuse_another(cli: TrainCLI, folder: Path) -> None:
         more = f" and {len(changes) - 3} more" if len(changes) > 3 else ""
         raise UserError(
             f"{folder} holds a run with other settings: {'; '.join(changes[:3])}{more}. Choose another "
-            f"--run_dir, or go on with this run's own:  --config {folder}/config.yaml --run_dir {folder}"
+            f"--run_dir, or resume with this run's own:  --config {folder}/config.yaml --run_dir {folder}"
         )
 
 

@@ -1,4 +1,4 @@
-"""A run, built: data, scheme and trainer from config files and options."""
+"""Build a run: data, scheme and trainer from config files and options."""
 
 import hashlib
 import logging
@@ -29,7 +29,7 @@ class TrainCLI(ConfigCLI):
         super().__init__(args, run_dir=run_dir or by_hand_folder(given), base=base)
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
-        """Add what keeps the run's files, and keeps them in its folder."""
+        """Add the callback that writes the run's files, and set its folder."""
         folder = self.config["run_dir"]
         if self.config["trainer"]["default_root_dir"] not in (None, folder):
             raise ConfigError("Leave --trainer.default_root_dir out: all files of a run go to its --run_dir.")
@@ -40,9 +40,9 @@ class TrainCLI(ConfigCLI):
         return trainer
 
     def instantiate_classes(self) -> None:
-        """Build the objects; where one refuses its arguments, say what it said and not who passed it on.
+        """Build the objects; if one raises an error, report that error and not the errors it caused.
 
-        The data comes first, for models take their sizes from it.
+        The data comes first, because models take their sizes from it.
         """
         try:
             self.parser.instantiate_classes(Namespace(data=self.config.data))
@@ -55,14 +55,15 @@ class TrainCLI(ConfigCLI):
             raise ConfigError(not_installed(str(first)) if absent else self.explain(first)) from error
 
     def explain(self, error: BaseException) -> str:
-        """What one of the objects refused, and the option that says it."""
+        """The error of an object, and the option it is about."""
         return refused(error, self.resolved())
 
 
 def by_hand_folder(arguments: list[str]) -> str:
     """runs/by_hand/<names of the scheme's and the objective's file>-<time>, such as seal_dynamic-nce-<time>.
 
-    In a batch job of SLURM it ends in the job and a hash of the command instead: requeued, it finds its run.
+    In a batch job of SLURM it ends in the job's id and a hash of the command, so a requeued job finds its
+    run.
     """
     files = [Path(file_and_row(name)[0]) for name in split(arguments)[0]]
     dials = [f.stem for f in files if f.parent.name in ("scheme", "objective")]
@@ -72,7 +73,7 @@ def by_hand_folder(arguments: list[str]) -> str:
 
 
 def quiet_lightning() -> None:
-    """Keep Lightning's greetings and its advice for other kinds of data and metrics out of the log."""
+    """Suppress Lightning's banners, and advice that does not apply here."""
     for name in ("pytorch_lightning", "lightning_fabric", "lightning"):
         logging.getLogger(name).setLevel(logging.ERROR)
     known = ("not have many workers", "srun", "sync_dist", "pytree", "LeafSpec", "exists and is not empty")

@@ -1,4 +1,4 @@
-"""What a run writes each epoch: last.ckpt to go on from, progress.json to watch, metrics.csv to plot."""
+"""What a run writes each epoch: last.ckpt to resume from, progress.json to watch, metrics.csv to plot."""
 
 import csv
 import io
@@ -26,61 +26,61 @@ Tell = Callable[[Progress], None]
 
 
 class EpochLog(Checkpoint):
-    """Keeps the files of a run up to date, so that it can be watched, and killed at any moment.
+    """Keeps the files of a run up to date, so that it can be watched, and killed at any time.
 
-    It is a Lightning `Checkpoint` to be called last: after the scheme has logged its epoch, EarlyStopping has
-    judged it and ModelCheckpoint has kept it. ModelCheckpoint's own `save_last` writes only when the best
-    changes, so last.ckpt is written here: with each new best, at the end, and else after every epoch, unless
-    epochs are so short that this would cost more than a few percent.
+    It is a Lightning `Checkpoint`, so that it is called last: after the scheme's logging, EarlyStopping and
+    ModelCheckpoint. ModelCheckpoint's own `save_last` writes only when the best changes, so last.ckpt is
+    written here: with each new best, at the end, and otherwise after every epoch, unless this would take more
+    than a few percent of the time.
 
-    Of several processes the first one writes, and says to the others where and when.
+    Of several processes the first one writes, and broadcasts folder and times to the others.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.facts: dict[str, Any] = {}  # what progress.json says of the run besides
+        self.facts: dict[str, Any] = {}  # further entries of progress.json
         self.tell: Tell | None = None
         self.started = False
         self.here: starts.Start = {}  # code and processor of this process
         self.starts: list[starts.Start] = []
         self.rows: list[dict[str, Any]] = []
         self.header: list[str] = []
-        self.spent = self.told = self.saved = self.cost = 0.0
+        self.spent = self.reported = self.saved = self.cost = 0.0
         self.best: float | None = None
         self.began = time.monotonic()
 
     @property
     def last(self) -> Path:
-        """The checkpoint to go on from."""
+        """The checkpoint to resume from."""
         return self.folder / "checkpoints" / "last.ckpt"
 
     @property
     def before(self) -> Path:
-        """The one before that, for where it is damaged."""
+        """The previous one, in case the last is damaged."""
         return self.last.with_name("before.ckpt")
 
     @property
     def seconds(self) -> float:
-        """Time spent on the epochs that are kept, over all sittings."""
+        """Time spent on the epochs that are kept, over all starts."""
         return self.spent + time.monotonic() - self.began
 
     def state_dict(self) -> dict[str, Any]:
-        """Time spent so far, and by which starts."""
+        """The time spent so far, and the starts."""
         return {"seconds": self.seconds, "starts": self.starts}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on counting."""
+        """Restore the time and the starts."""
         self.spent = state_dict["seconds"]
-        self.starts = state_dict.get("starts", [starts.NOT_TOLD])
+        self.starts = state_dict.get("starts", [starts.UNKNOWN])
 
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Keep in the checkpoint whether training has ended with this epoch."""
+        """Store in the checkpoint whether training ended with this epoch."""
         checkpoint["training_ended"] = why_ended(trainer)
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """The folder of the first process is the folder of all."""
+        """Use the folder of the first process in all."""
         self.folder = Path(trainer.strategy.broadcast(str(self.folder)))
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -92,17 +92,17 @@ class EpochLog(Checkpoint):
         self._tell(trainer)
 
     def starts_at(self, epoch: int) -> None:
-        """This process works on the run from here on."""
+        """Record that this process works on the run from this epoch on."""
         self.starts = [*self.starts, {"epoch": epoch} | self.here]
         self.started = True
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Forget the losses of the epoch before: Lightning would tell those of parts that move no more."""
+        """Drop the losses of the previous epoch: Lightning would keep those of parts that no longer move."""
         for name in [name for name in trainer.callback_metrics if name.startswith("train/")]:
             del trainer.callback_metrics[name]
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Refuse callbacks that wait for a score which validation does not log, before they die of it."""
+        """Raise a clear error for a callback that monitors a score which validation does not log."""
         names = [name for name in trainer.callback_metrics if name.startswith("val/")]
         for callback in trainer.callbacks:  # type: ignore[attr-defined]
             wanted = str(getattr(callback, "monitor", None) or "")
@@ -114,7 +114,7 @@ class EpochLog(Checkpoint):
                 )
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Add a row, save what to go on from, tell how far we are."""
+        """Add a row, save the checkpoint to resume from, write the progress."""
         metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
         self.rows.append({"epoch": trainer.current_epoch, "seconds": round(self.seconds, 2), **metrics})
         self._write()
@@ -150,9 +150,9 @@ class EpochLog(Checkpoint):
 
     @rank_zero_only
     def _tell(self, trainer: Trainer) -> None:
-        if time.monotonic() - self.told < TELL_EVERY:
+        if time.monotonic() - self.reported < TELL_EVERY:
             return
-        self.told = time.monotonic()
+        self.reported = time.monotonic()
         monitor, best = best_so_far(trainer)
         latest = trainer.callback_metrics.get(monitor)
         progress = self.facts | {
@@ -170,21 +170,21 @@ class EpochLog(Checkpoint):
 
 
 class InPlace(TorchCheckpointIO):
-    """Writes checkpoints beside where they belong, so that they are never there by half.
+    """Writes checkpoints in their own folder under another name, then renames: none is ever incomplete.
 
-    Lightning's own go through the system's folder for temporary files, and are left there by a kill.
+    Lightning writes to the system's folder for temporary files, where a kill leaves them.
     """
 
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: str | Path, storage_options: object = None
     ) -> None:
-        """Write a new version, then let it take the file's place; no copy of it is made in memory."""
+        """Write a new version without a copy in memory, then rename it."""
         with store.replacing(Path(path)) as part, part.open("wb") as file:
             torch.save(checkpoint, file)
 
 
 def best_so_far(trainer: Trainer) -> tuple[str, float | None]:
-    """What validation is judged by, and the best of it."""
+    """The monitored score, and its best value."""
     for callback in trainer.checkpoint_callbacks:
         if isinstance(callback, ModelCheckpoint) and callback.monitor:
             best = callback.best_model_score
@@ -193,7 +193,7 @@ def best_so_far(trainer: Trainer) -> tuple[str, float | None]:
 
 
 def why_ended(trainer: Trainer) -> str:
-    """Why training stops after this epoch, or nothing while it goes on."""
+    """Why training stops after this epoch; empty if it continues."""
     stopper = trainer.early_stopping_callback
     if isinstance(stopper, EarlyStopping) and trainer.should_stop:
         return f"{stopper.monitor} did not improve for {stopper.patience} epochs"
@@ -203,7 +203,7 @@ def why_ended(trainer: Trainer) -> str:
 
 
 def read_rows(folder: Path) -> list[dict[str, Any]]:
-    """The rows of metrics.csv; one that was cut off or damaged is left out."""
+    """The rows of metrics.csv; truncated and damaged rows are left out."""
     try:
         with (folder / "metrics.csv").open(newline="", encoding="utf-8", errors="replace") as file:
             return list(filter(_is_whole, csv.DictReader(file)))
@@ -215,6 +215,6 @@ def _is_whole(row: dict[str | None, Any]) -> bool:
     """Whether a row has an epoch and, in each column, a number or nothing."""
     try:
         [float(value) for value in row.values() if value != ""]
-    except (TypeError, ValueError):  # a cell too few is None, those too many are a list
+    except (TypeError, ValueError):  # a missing cell is None, excess cells are a list
         return False
     return re.fullmatch("[0-9]{1,9}", row.get("epoch", "")) is not None

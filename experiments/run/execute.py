@@ -18,14 +18,14 @@ from types import FrameType
 from typing import Any
 
 from experiments import store
-from experiments.errors import CannotGoOn
+from experiments.errors import CannotResume
 
 HELD = "another process works on it"
 
 
 @dataclass(frozen=True)
 class Job:
-    """What a worker needs to know of a run."""
+    """What a worker gets about a run."""
 
     id: str
     config: dict[str, Any]
@@ -48,7 +48,7 @@ class Outcome:
 def execute(job: Job, answer: Connection) -> None:
     """Entry of the worker process."""
     for sign in (signal.SIGINT, signal.SIGUSR1):
-        signal.signal(sign, signal.SIG_IGN)  # the launcher decides what Ctrl-C means, and a notice of SLURM
+        signal.signal(sign, signal.SIG_IGN)  # the launcher handles Ctrl-C and SLURM's notice
     signal.signal(signal.SIGTERM, _die)
     threading.Thread(target=_die_with_launcher, daemon=True).start()
     store.RUNS = job.runs
@@ -61,15 +61,15 @@ def execute(job: Job, answer: Connection) -> None:
     finally:
         answer.close()
     _flush()
-    os._exit(0)  # nothing of the interpreter's slow farewell is wanted
+    os._exit(0)  # skips the interpreter's slow shutdown
 
 
 def run(job: Job, folder: Path) -> Outcome:
-    """Train and record; whatever goes wrong is a failed run with a reason."""
+    """Train and record; any error makes a failed run with a reason."""
     try:
         found = store.read_record(job.id)
         if found and not job.fresh and store.is_whole(store.checkpoint(job.id)):
-            return Outcome("done", record=found)  # another process was first
+            return Outcome("done", record=found)  # another process finished it
         prepare(job, folder)
         with (folder / "log.txt").open("a", buffering=1) as log:
             os.dup2(log.fileno(), 1)
@@ -79,7 +79,7 @@ def run(job: Job, folder: Path) -> Outcome:
             sys.modules["wandb"].finish()  # its files are written by then
         store.write_json(folder / "record.json", record)
         store.write_json(folder / "progress.json", job.facts | {"id": job.id, "state": "done"})
-        for name in store.GOES_ON:  # nobody goes on from a finished run
+        for name in store.RESUMABLE:  # a finished run is not resumed
             _remove(folder / "checkpoints" / name)
         return Outcome("done", record=record)
     except (Exception, SystemExit) as error:
@@ -87,7 +87,7 @@ def run(job: Job, folder: Path) -> Outcome:
 
 
 def prepare(job: Job, folder: Path) -> None:
-    """Leave in the folder only what a killed run may go on from."""
+    """Remove from the folder all that a killed run cannot resume from."""
     store.clear(folder)
     failed = store.read_json(folder / "progress.json") or {}
     broken = failed.get("state") == "failed" and not failed.get("resumable")
@@ -99,10 +99,10 @@ def prepare(job: Job, folder: Path) -> None:
 
 
 def _train_from_what_is_left(job: Job, folder: Path) -> store.Record:
-    """Train; a checkpoint that turns out not to be of this run is removed, and the others are tried."""
+    """Train; a checkpoint that is not of this run is removed, and the others are tried."""
     try:
         return _train(job, folder)
-    except CannotGoOn as error:
+    except CannotResume as error:
         warnings.warn(str(error), stacklevel=1)
         error.path.unlink()
         return _train_from_what_is_left(job, folder)
@@ -152,7 +152,7 @@ def _remove(path: Path) -> None:
 
 
 def _die(number: int, frame: FrameType | None) -> None:
-    """At once; Lightning would raise an exception some time later, and the run count as failed."""
+    """Exit at once; Lightning would raise an exception later, and the run would count as failed."""
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
 

@@ -14,7 +14,7 @@ from pytorch_lightning import Trainer
 from pytorch_lightning.utilities import rank_zero_warn
 
 from experiments import record, starts, store
-from experiments.errors import CannotGoOn, UserError
+from experiments.errors import CannotResume, UserError
 from experiments.fields import is_number
 from experiments.plan.identity import Tree
 from experiments.run import memory
@@ -27,12 +27,12 @@ class RunError(UserError):
 
 
 def fit_and_test(cli: TrainCLI, facts: dict[str, Any], tell: Tell | None = None) -> store.Record:
-    """Train from the last checkpoint on, if there is one; the best one is tested, once.
+    """Train, from the last checkpoint if there is one; then test the best one.
 
     Several processes all call this; each returns the record.
     """
     memory.keep_freed()
-    torch.set_flush_denormal(True)  # dying gradients leave Adam numbers that make a step 4 times as slow
+    torch.set_flush_denormal(True)  # denormal numbers in Adam's state make a step 4 times as slow
     here = record.source() | record.device(str(cli.trainer.strategy.root_device))
     cli.log.facts, cli.log.tell = facts, tell
     cli.log.here = starts.last(here)
@@ -79,12 +79,12 @@ def fit_and_test(cli: TrainCLI, facts: dict[str, Any], tell: Tell | None = None)
 
 
 def write_config(cli: TrainCLI, folder: Path) -> None:
-    """The resolved config, usable as --config with another --run_dir."""
+    """Write the resolved config, usable as --config with another --run_dir."""
     store.write(folder / "config.yaml", yaml.safe_dump(movable(cli), sort_keys=False))
 
 
 def movable(cli: TrainCLI) -> dict[str, Any]:
-    """The resolved config, without the name of its folder."""
+    """The resolved config, without the path of its folder."""
     config = {key: value for key, value in cli.resolved().items() if key != "run_dir"}
     return _movable(config, str(cli.config.run_dir).rstrip("/"))
 
@@ -99,12 +99,12 @@ def _movable(tree: Tree, folder: str) -> Tree:
 
 
 def _fit(cli: TrainCLI) -> dict[str, Any]:
-    """Train what is left to train, from the latest checkpoint that is whole; the last one then."""
+    """Train the remaining epochs, from the latest intact checkpoint; return the last checkpoint."""
     start = _start(cli)
     kept = _load(start) if start else {}
     with _restoring(start):
         ended = kept.get("training_ended", "")
-        more = not ended or ended.startswith("max_epochs")  # there may be more epochs now
+        more = not ended or ended.startswith("max_epochs")  # max_epochs may be larger now
         if more and start and _follow(kept, cli.trainer) and cli.trainer.is_global_zero:
             cli.trainer.strategy.checkpoint_io.save_checkpoint(kept, start)
     if not more:
@@ -122,7 +122,7 @@ def _fit(cli: TrainCLI) -> dict[str, Any]:
 
 
 def _start(cli: TrainCLI) -> Path | None:
-    """What to go on from; what is damaged is removed. Without the best so far, nothing."""
+    """The checkpoint to resume from; damaged ones are removed. None if the best one is missing."""
     if not _is_whole(cli.log.folder / "checkpoints" / "best.ckpt"):
         return None
     return next(filter(_is_whole, (cli.log.last, cli.log.before)), None)
@@ -131,14 +131,14 @@ def _start(cli: TrainCLI) -> Path | None:
 def _is_whole(path: Path) -> bool:
     whole = store.is_whole(path)
     if path.exists() and not whole:
-        rank_zero_warn(f"{path} is damaged. Training goes on from what is left.")
+        rank_zero_warn(f"{path} is damaged. Training resumes from what is left.")
         path.unlink()
     return whole
 
 
 @contextmanager
 def _restoring(path: Path | None, module: str = "") -> Iterator[None]:
-    """Tell which checkpoint it was that could not be restored; Lightning does so in a module of its own."""
+    """Turn errors of restoring a checkpoint into one that names it; `module` is Lightning's that restores."""
     try:
         yield
     except (OSError, MemoryError, torch.OutOfMemoryError):
@@ -148,13 +148,13 @@ def _restoring(path: Path | None, module: str = "") -> Iterator[None]:
         names = {str(frame.f_globals.get("__name__")) for frame, _ in frames}
         if path is None or not any(name.endswith(module) for name in names):
             raise
-        raise CannotGoOn(path, error) from error
+        raise CannotResume(path, error) from error
 
 
 def _follow(kept: dict[str, Any], trainer: Trainer) -> bool:
-    """Whether the run's folder was moved since; its checkpoint then says where the others lie now.
+    """Whether the run's folder was moved; then paths in its checkpoint are updated.
 
-    Where the folder has another name, a ModelCheckpoint forgets its best score, and looks in the old one.
+    In another folder a ModelCheckpoint would drop its best score, and look for files in the old one.
     """
     moved = False
     for callback in trainer.checkpoint_callbacks:
@@ -181,8 +181,8 @@ def _metrics(
 ) -> dict[str, float]:
     """The validation scores of the chosen epoch that are numbers, and the test scores, which have to be."""
     row = next((r for r in rows if int(r["epoch"]) == best), {})
-    told = {name: float(value) for name, value in row.items() if name.startswith("val/") and value != ""}
-    found = {name: value for name, value in told.items() if is_number(value)}
+    logged = {name: float(value) for name, value in row.items() if name.startswith("val/") and value != ""}
+    found = {name: value for name, value in logged.items() if is_number(value)}
     for name, value in ((k, float(v)) for score in scores for k, v in score.items()):
         if not is_number(value):
             raise RunError(f"{name} is {value}: the run diverged, or the metric is undefined on this data.")
@@ -196,7 +196,7 @@ def _column(rows: list[dict[str, Any]], name: str) -> list[float]:
 
 
 def _first_phase(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The epochs of a run's first phase: later ones train other parts, at other speeds."""
+    """The epochs of a run's first phase: later phases train other parts, at other speeds."""
     return [row for row in rows if not float(row.get("train/phase") or 0)]
 
 
@@ -206,6 +206,6 @@ def _median(rows: list[dict[str, Any]], name: str) -> float | None:
 
 
 def _of_log(kept: dict[str, Any]) -> dict[str, Any]:
-    """What the log of epochs left in the last checkpoint."""
+    """The state of EpochLog in the last checkpoint."""
     states = [s for key, s in kept.get("callbacks", {}).items() if key.startswith("EpochLog")]
     return states[0] if states else {"seconds": 0.0}

@@ -1,4 +1,4 @@
-"""Run what a plan has left to do: JOBS at a time, each in its own process, nothing finished is ever lost."""
+"""Run what is left of a plan: JOBS runs at a time, each in its own process; finished runs are kept."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -12,11 +12,11 @@ from experiments import store
 from experiments.plan.runs import Plan, Run
 from experiments.run.execute import Job, Outcome, execute
 
-LOOK_EVERY = 0.5  # seconds between looks at progress and at runs that another process holds
+LOOK_EVERY = 0.5  # seconds between checks of progress and of runs locked by another process
 
 
 class Board(Protocol):
-    """Who is told what happens."""
+    """Displays events."""
 
     def started(self, run: Run) -> None: ...
 
@@ -29,7 +29,7 @@ class Board(Protocol):
 
 @dataclass
 class Slot:
-    """A run at work."""
+    """An active run."""
 
     run: Run
     process: BaseProcess
@@ -61,7 +61,7 @@ class Launch:
         self.names = {run.id: run.name for run in plan.runs}
 
     def work(self) -> None:
-        """Until nothing is left that can run. Ctrl-C stops the runs at work; they can go on later."""
+        """Run until nothing is left that can run. Ctrl-C stops the active runs; they can resume later."""
         try:
             while self.waiting or self.slots:
                 self._start_ready()
@@ -138,9 +138,9 @@ class Launch:
         self.board.ended(run, outcome)
 
     def _keep(self, run: Run, record: store.Record) -> None:
-        """Write it into the table, and in place of its copies in all others where it was to be made anew.
+        """Write the record into the table; if the run was repeated, replace its copies in all others.
 
-        A run that is on record and was made for its checkpoint alone leaves its record as it is.
+        A recorded run that was repeated for its checkpoint alone leaves its record unchanged.
         """
         anew = self.fresh and run.asked
         adopt(self.plan, run, record if anew else store.finished().get(run.id, record), anew=anew)
@@ -169,7 +169,7 @@ class Launch:
 
 
 def progress(slot: Slot) -> dict[str, Any]:
-    """Where a run at work is."""
+    """The progress of an active run."""
     found = store.read_json(store.run_dir(slot.run.id) / "progress.json") or {}
     return found | {"name": slot.run.name, "elapsed": time.monotonic() - slot.since}
 
@@ -182,16 +182,16 @@ def adopt(plan: Plan, run: Run, record: store.Record, *, anew: bool = False) -> 
 
 
 def open_to(run: Run, own: Mapping[store.Place, str], *, anew: bool = False) -> list[store.Place]:
-    """The places of a run that may take its record; `own` has the runs that are there already.
+    """The cells of a run that may take its record; `own` has the run ids already recorded there.
 
-    A record is replaced only where its cell was asked for: by one of today's config, or one made anew.
+    A record is replaced only in a selected cell: if its config is outdated, or the run was repeated.
     """
     places = [(*place, run.seed) for place in run.places]
     return [p for p in places if p not in own or (run.asked and (anew or own[p] != run.id))]
 
 
 def adopt_finished(plan: Plan, tell: Callable[[str], None]) -> None:
-    """Bring in runs that another table made, or that finished just before somebody pulled the plug."""
+    """Record finished runs that are not in the table: of other tables, or finished just before a crash."""
     own, known = store.places(plan.table.name), store.finished()
     for run in plan.runs:
         record = known.get(run.id) or store.read_record(run.id)
@@ -203,5 +203,5 @@ def adopt_finished(plan: Plan, tell: Callable[[str], None]) -> None:
 def _how_died(code: int | None) -> str:
     if code is not None and code < 0:
         hint = " (out of memory, perhaps)" if code == -9 else ""
-        return f"killed by signal {-code}{hint}; it goes on from its last epoch next time"
+        return f"killed by signal {-code}{hint}; it resumes from its last epoch next time"
     return f"its process ended with code {code}; see its log.txt"

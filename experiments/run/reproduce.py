@@ -27,7 +27,7 @@ STOPPED = 130  # exit code
 
 @dataclass(frozen=True)
 class Selection:
-    """What the user asks for, as typed: comma-separated names, or nothing for all."""
+    """The user's selection, as typed: comma-separated names, or nothing for all."""
 
     table: str
     rows: str | None = None
@@ -48,7 +48,7 @@ def plan_of(selection: Selection, console: Console, *, fetch: bool) -> Plan:
     cells = [layers_of(table, r, c) for r in table.rows for c in columns if table.has(r, c)]
     server = partial(workers.server, sorted({m for layers in cells for m in modules(layers)}))
     if fetch:
-        server()  # runs will want it, so it imports while this plans
+        server()  # starts now, so that it imports while this process plans
     jobs = selection.jobs or workers.cores()
 
     def parse(layers: list[Layers]) -> list[Composed]:
@@ -82,8 +82,8 @@ def reproduce(selection: Selection, console: Console) -> int:
 
 
 def work(plan: Plan, selection: Selection, console: Console) -> Launch | None:
-    """Run what a plan has left; nothing if Ctrl-C stopped it."""
-    store.sweep(store.RESULTS, older=60)  # unlike a run's, its files may be written by others just now
+    """Run what is left of a plan; None if Ctrl-C stopped it."""
+    store.sweep(store.RESULTS, older=60)  # other processes may be writing these files
     for run in plan.runs:
         store.tidy(store.run_dir(run.id))
     jobs = selection.jobs or workers.cores()
@@ -96,14 +96,14 @@ def work(plan: Plan, selection: Selection, console: Console) -> Launch | None:
             launch.work()
     except KeyboardInterrupt:
         console.print(
-            "\nStopped. Finished runs are kept; the same command goes on from the last epoch of the others."
+            "\nStopped. Finished runs are kept; the same command resumes the others from their last epoch."
         )
         return None
     return launch
 
 
 def tell_failed(launch: Launch, console: Console) -> int:
-    """Say where to read on about what failed; the exit code."""
+    """Print where the tracebacks of failed runs are; return the exit code."""
     for run_id in launch.failed:
         console.print(
             f"traceback of {launch.names[run_id]}: {store.run_dir(run_id)}/error.txt",
@@ -114,7 +114,7 @@ def tell_failed(launch: Launch, console: Console) -> int:
 
 
 def dry_run(selection: Selection, console: Console) -> int:
-    """Say what would run, in which order, and what is done, failed, waiting or missing."""
+    """Print what would run, in which order, and what is done, failed, waiting or missing."""
     plan = plan_of(selection, console, fetch=False)
     show_plan(plan, console, fresh=selection.fresh)
     if told := words.elsewhere(summarise(plan.table)):
@@ -137,7 +137,7 @@ def show_plan(plan: Plan, console: Console, *, fresh: bool) -> None:
 
 
 def state_of(plan: Plan, run: Run) -> tuple[str, str]:
-    """The state of a run and what there is to say about it."""
+    """The state of a run, and details."""
     if run.done:
         return "done", ""
     if reason := plan.reason(run):
@@ -152,12 +152,12 @@ def state_of(plan: Plan, run: Run) -> tuple[str, str]:
     if needed:
         return "waiting", f"needs {', '.join(needed)}"
     if (store.run_dir(run.id) / "checkpoints" / "last.ckpt").exists():
-        return "planned", f"goes on after epoch {left.get('epoch', '?')}"
+        return "planned", f"resumes after epoch {left.get('epoch', '?')}"
     return "planned", ""
 
 
 def replaced(plan: Plan, *, fresh: bool) -> dict[str, str]:
-    """Which records the runs that are left will replace, in words, by run."""
+    """A sentence for each remaining run that will replace a record, by run."""
     every = {table: store.read_results(table).records for table in store.tables()}
     own = {store.place_of(record): record for record in every.get(plan.table.name, [])}
     ids = {place: record["id"] for place, record in own.items()}
@@ -173,7 +173,7 @@ def replaced(plan: Plan, *, fresh: bool) -> dict[str, str]:
 
 
 def _replaces(record: store.Record, run: Run) -> str:
-    """What record it is, and what its config had otherwise."""
+    """The record that is replaced, and the differences of its config."""
     changes = difference(record.get("config", {}), run.identity) if record["id"] != run.id else []
     more = f" and {len(changes) - 3} more" if len(changes) > 3 else ""
     why = f": {'; '.join(changes[:3])}{more}" if changes else ""

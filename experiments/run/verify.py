@@ -1,7 +1,7 @@
-"""Finished cells trained again in a folder of their own and held against their records, which stay.
+"""Train finished cells again in a separate folder and compare them with their records, which are kept.
 
-The folder is named after the commit, so that what was stopped goes on; changes that are not committed have no
-name, so with them each check begins anew.
+The folder is named after the commit, so that a stopped check resumes. With uncommitted changes there is no
+such name, and each check starts again.
 """
 
 from collections import Counter
@@ -31,7 +31,7 @@ Records = dict[store.Place, store.Record]
 
 @dataclass(frozen=True)
 class Compared:
-    """A run as it is on record and as it came out here, in the table's printed numbers."""
+    """A recorded run and the same run trained here, in the table's printed numbers."""
 
     committed: float | None
     here: float | None
@@ -41,7 +41,7 @@ class Compared:
 
 @dataclass
 class Chosen:
-    """The selected places: those to verify, and those that have no record of today's config."""
+    """The selected cells: those to verify, and those without a record of the current config."""
 
     places: list[store.Place] = field(default_factory=list)
     stale: list[store.Place] = field(default_factory=list)
@@ -49,7 +49,7 @@ class Chosen:
 
 
 def verify(selection: Selection, console: Console, *, dry: bool = False) -> int:
-    """Train what is selected and on record again, and compare; the exit code."""
+    """Train the selected recorded runs again, and compare; return the exit code."""
     table = read_table(selection.table)
     summary, committed = summarise(table), _records(table)
     for warning in summary.warnings:
@@ -61,7 +61,7 @@ def verify(selection: Selection, console: Console, *, dry: bool = False) -> int:
         _tell_left_out(chosen, console)
         if not chosen.places:
             raise TableError(
-                f"Nothing that is selected has a record of today's config in results/{table.name}.jsonl, to "
+                f"No selected cell has a record of the current config in results/{table.name}.jsonl, to "
                 f"compare with. Train it with:  make reproduce TABLE={selection.table}"
             )
         if dry:
@@ -73,10 +73,10 @@ def verify(selection: Selection, console: Console, *, dry: bool = False) -> int:
     for column, why in plan.missing.items():
         console.print(f"{column}: {escape(why)}", style="yellow", highlight=False, soft_wrap=True)
     counts = _tell(table, summary.cells, committed, here, chosen.places, console)
-    for told, records in (("committed", committed), ("here", here)):
+    for name, records in (("committed", committed), ("here", here)):
         made = [records[place] for place in chosen.places if place in records]
         by = f"made on {starts.processors_of(made)}; commits {starts.commits_of(made)}"
-        console.print(f"{told}: {by}", highlight=False, soft_wrap=True)
+        console.print(f"{name}: {by}", highlight=False, soft_wrap=True)
     console.print(f"records of this check: {folder}/results/{table.name}.jsonl", style="dim", soft_wrap=True)
     return failed or int(bool(counts.keys() - {BITWISE, NOISE}))
 
@@ -101,7 +101,7 @@ def _tell(
 
 
 def choose(plan: Plan, committed: Records) -> Chosen:
-    """Leave in the plan what is selected and has a record of the same config, and what that needs."""
+    """Keep in the plan the selected runs that have a record of the same config, and the runs they need."""
     chosen, keep = Chosen(), []
     for run in (run for run in plan.runs if run.asked):
         for place in ((*place, run.seed) for place in run.places):
@@ -113,7 +113,7 @@ def choose(plan: Plan, committed: Records) -> Chosen:
                 chosen.places.append(place)
                 keep.append(run.id)
     needs = {run.id: run.needs.values() for run in plan.runs}
-    for run_id in keep:  # grows while it is walked
+    for run_id in keep:  # grows during the loop
         keep.extend(needed for needed in needs[run_id] if needed not in keep)
     plan.runs = [run for run in plan.runs if run.id in keep]
     rows, columns = list(plan.table.rows), list(plan.table.columns)
@@ -122,9 +122,9 @@ def choose(plan: Plan, committed: Records) -> Chosen:
 
 
 def compare(table: Table, cell: Cell, old: store.Record, new: store.Record | None) -> Compared:
-    """One run against its record.
+    """Compare one run with its record.
 
-    Bitwise: each metric and each curve on record is the same number, speeds apart. Within the noise of a
+    Bitwise: each metric and each curve of the record is the same, except speeds. Within the noise of a
     seed: the table's number differs by at most one sample standard deviation over the seeds of its cell.
     """
     before = _printed(table, cell, old)
@@ -151,7 +151,7 @@ def _printed(table: Table, cell: Cell, found: store.Record) -> float | None:
 
 
 def _differ(old: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> list[str]:
-    """What is on record and not the same now; there may be more now."""
+    """The recorded values that differ now; new values are ignored."""
     found = (name for name, value in (old or {}).items() if (new or {}).get(name) != value)
     return [name for name in found if not name.endswith("_per_second")]
 
@@ -181,12 +181,12 @@ def _name(place: store.Place) -> str:
 
 
 def _code(console: Console) -> str:
-    """The name of today's code, or of this check where it has none."""
+    """The name of the current code, or of this check if the code has no commit."""
     made = record.source()
     if made["commit"] and not made["dirty"]:
         return made["commit"][:12]
-    told = (
+    state = (
         "The code has changes that are not committed" if made["commit"] else "The code is in no git checkout"
     )
-    console.print(f"{told}: a check that is stopped begins anew.", style="yellow", soft_wrap=True)
+    console.print(f"{state}: a stopped check starts again.", style="yellow", soft_wrap=True)
     return f"{(made['commit'] or 'unknown')[:12]}+{record.now().replace(':', '')}"

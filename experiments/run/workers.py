@@ -1,6 +1,6 @@
 """The fork server: torch and Lightning are imported once, then each run is a fork away.
 
-The process that plans and draws imports neither.
+The process that plans and renders imports neither.
 """
 
 import atexit
@@ -38,8 +38,8 @@ def cores() -> int:
 def threads() -> int:
     """Threads of one run: OMP_NUM_THREADS, or one.
 
-    Not a share of the cores: sums in another order give other numbers, and those of a run should not
-    depend on how many run beside it. Nets of this size are not faster on two.
+    Not a share of the cores: the order of sums changes numbers, and a run should not depend on the number of
+    runs in parallel. Networks of this size are not faster on two threads.
     """
     return int(os.environ.get("OMP_NUM_THREADS") or 1)
 
@@ -49,25 +49,25 @@ def server(modules: Sequence[str] = ()) -> ForkServerContext:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     context = multiprocessing.get_context("forkserver")
     if modules:
-        context.set_forkserver_preload([*PRELOAD, *modules])  # counts only before the first process
+        context.set_forkserver_preload([*PRELOAD, *modules])  # has an effect only before the first process
         _own_temporary_folder()
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # which its processes inherit
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # inherited by its processes
         try:
             forkserver.ensure_running()
         finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)  # a Ctrl-C since then comes now
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)  # delivers a Ctrl-C from meanwhile
     return context
 
 
 def stop_server() -> None:
-    """Kill the fork server: by itself it would end only when it has imported all it was told to."""
+    """Kill the fork server: by itself it would end only after all its imports."""
     pid = getattr(forkserver._forkserver, "_forkserver_pid", None)
     if pid is not None:
         os.kill(pid, signal.SIGKILL)
 
 
 def _own_temporary_folder() -> None:
-    """Give the fork server's socket a folder with our name and process on it; those of the dead go."""
+    """Put the fork server's socket in a folder named by our process; remove folders of dead processes."""
     settings = multiprocessing.current_process()._config  # type: ignore[attr-defined]
     if "tempdir" in settings:
         return
@@ -82,7 +82,7 @@ def _alive(pid: str) -> bool:
     try:
         os.kill(int(pid), 0)
     except (ValueError, OverflowError, PermissionError):
-        return True  # not ours to judge
+        return True  # of another user
     except ProcessLookupError:
         return False
     return True
@@ -104,7 +104,7 @@ def pool_of(workers: int, context: ForkServerContext) -> Iterator[ProcessPoolExe
 
 def parse_all(context: ForkServerContext, cells: list[Layers], jobs: int) -> list[Composed]:
     """Compose many cells, in forks."""
-    up = context.Process(target=os.getpid)  # until the server is: a pool given up before then would complain
+    up = context.Process(target=os.getpid)  # waits for the server: a pool stopped earlier would print errors
     up.start()
     up.join()
     workers = min(jobs, 1 + len(cells) // 4)
@@ -115,9 +115,9 @@ def parse_all(context: ForkServerContext, cells: list[Layers], jobs: int) -> lis
 def missing_all(
     context: Callable[[], ForkServerContext], data: dict[str, dict[str, Any]], *, fetch: bool
 ) -> dict[str, str]:
-    """Ask the data module of each column whether its data can be had, and let it fetch what is not here.
+    """Ask the data module of each column whether its data is here; with `fetch` it downloads what is missing.
 
-    One that said earlier what it reads is asked again only where that is to be fetched.
+    If the files of a data module are cached, it is built only to fetch them.
     """
     reasons: dict[str, str | None] = {}
     for column, config in data.items():
@@ -135,7 +135,7 @@ def missing_all(
 
 
 def missing(config: dict[str, Any], *, fetch: bool) -> tuple[str | None, dict[str, Any] | None]:
-    """Why the data of this config cannot be had now, in one sentence; and what can say so without torch."""
+    """One sentence on why the data of this config is missing; and its SourceFiles, which need no torch."""
     module, _, name = config["class_path"].rpartition(".")
     try:
         data = getattr(importlib.import_module(module), name)(**config.get("init_args", {}))
