@@ -17,15 +17,15 @@ Loss = Callable[[Batch], Tensor]
 
 
 class Part:
-    """What learns: parameters, the optimizer that moves them, the loss it minimises.
+    """A part of a scheme: parameters, the optimizer that moves them, the loss it minimises.
 
-    `gradient`, for a gradient that is made by hand, takes the place of differentiating `loss`: it leaves one
-    in each parameter of `learned`, over all processes, and returns a loss to log. Meanwhile all parameters
-    require gradients, so it may differentiate through those of other parts, in which it leaves none.
+    `gradient` replaces `loss` if the gradient is computed by hand. It sets the gradient of each parameter of
+    `learned`, the mean over all processes, and returns a loss to log. While it runs, all parameters require
+    gradients, so it may differentiate through those of other parts; these get no gradient.
 
     Args:
         parameters: as an optimizer takes them.
-        clip_norm: what the norm of the gradient is clipped to; None clips nothing.
+        clip_norm: the largest norm of the gradient; None clips nothing.
         schedule: of the learning rate; it advances after each epoch in which the part has moved.
     """
 
@@ -43,14 +43,14 @@ class Part:
         self.optimizer = optimizer(parameters)
         self.loss, self.gradient, self.clip_norm = loss, gradient, clip_norm
         self.schedule = schedule(self.optimizer) if schedule else None
-        self.place = 0  # among the parts of its scheme
-        self.step: Callable[[], Any] = self.optimizer.step  # Lightning's, which counts, in its stead
-        self.learned: list[nn.Parameter] = []  # what of it is not frozen
-        self.rest: list[nn.Parameter] = []  # what requires no gradient while it moves
+        self.place = 0  # index among the parts of its scheme
+        self.step: Callable[[], Any] = self.optimizer.step  # replaced by Lightning's, which counts steps
+        self.learned: list[nn.Parameter] = []  # its parameters that are not frozen
+        self.rest: list[nn.Parameter] = []  # parameters that require no gradient while it moves
 
     @property
     def parameters(self) -> list[nn.Parameter]:
-        """All that the optimizer has."""
+        """All parameters of the optimizer."""
         return [p for group in self.optimizer.param_groups for p in group["params"]]
 
 
@@ -60,10 +60,10 @@ class Scheme(Bookkeeping):
     Every step of a part draws its randomness (dropout, noise samples) from (seed, part, number of the step)
     and from nothing else. So adding a part leaves the random numbers of the others as they were.
 
-    `main_options` are for the part that predicts: what its gradient is clipped to, and its schedule.
+    `main_options` are for the part that predicts: the clipping of its gradient, and its schedule.
 
     Raises:
-        ValueError: a norm to clip to that is not above 0.
+        ValueError: `clip_norm` is not above 0.
     """
 
     def __init__(
@@ -83,9 +83,9 @@ class Scheme(Bookkeeping):
 
     @abstractmethod
     def parts(self) -> dict[str, Part]:
-        """The parts that learn, by name, made anew; while it trains, the scheme has them in `part`.
+        """New parts, by name; during training the scheme has them in `part`.
 
-        Of several processes each has a share of the batch, and the mean of their losses is minimised: see
+        With several processes each has a share of the batch, and the mean of their losses is minimised: see
         `over_processes`.
         """
 
@@ -113,9 +113,9 @@ class Scheme(Bookkeeping):
         self.count_step(name, loss)
 
     def differentiate(self, part: Part, batch: Batch) -> Tensor:
-        """Leave the gradient of the part's loss, over all processes, in its parameters; the loss.
+        """Set the gradients of the part's loss, means over all processes; return the loss.
 
-        It goes nowhere else: what other parts computed with gradients stays as it is, for a step of theirs.
+        No other parameter gets a gradient: gradients that other parts have computed stay.
         """
         assert part.loss is not None
         loss = part.loss(batch)
@@ -132,7 +132,7 @@ class Scheme(Bookkeeping):
         return [part.optimizer for part in self.part.values()], schedules
 
     def on_fit_start(self) -> None:
-        """Say which parameters move with each part, and which rest."""
+        """Find the parameters that each part moves, and those that are frozen meanwhile."""
         super().on_fit_start()
         wrapped: Any = self.optimizers()
         learned = {p for part in self.part.values() for p in part.parameters if p.requires_grad}
@@ -145,7 +145,7 @@ class Scheme(Bookkeeping):
         """Log the scores; advance the schedules of the parts that moved.
 
         Raises:
-            ValueError: a schedule looks at a score that validation does not log.
+            ValueError: a schedule monitors a score that validation does not log.
         """
         super().on_validation_epoch_end()
         for name, part in self.part.items():
@@ -165,7 +165,7 @@ class Scheme(Bookkeeping):
         schedule.step(scores[schedule.monitor])
 
     def sizes(self) -> dict[str, int]:
-        """How many numbers are learned, and how many of these prediction needs."""
+        """The numbers of trained parameters and of those that prediction needs."""
         trained = {p for part in self.parts().values() for p in part.parameters}
         asked = {p for module in self.predictors() for p in module.parameters()}
         return {
@@ -175,7 +175,7 @@ class Scheme(Bookkeeping):
 
 
 def check_clip_norm(name: str, norm: float | None) -> None:
-    """Refuse what would stop a part or turn it round; None clips nothing.
+    """Raise an error unless the norm is above 0, or None for no clipping.
 
     Raises:
         ValueError: not above 0.

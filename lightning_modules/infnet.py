@@ -26,17 +26,18 @@ from networks.sizes import at_least
 
 
 class InfNet(Phased):
-    """The networks climb what the energy descends; A predicts.   [InfNet+ eq. 6]
+    """The networks ascend the objective that the energy descends; A predicts.   [InfNet+ eq. 6]
 
     On each batch: `guess_steps` steps of the networks, then one of the energy. The networks also learn from
     supervision, `supervision_weight` times the loss of each supervised role (as `networks.supervised` says
     unless `supervised` is given).
 
-    The phase `joint` is that; in `tune` the energy rests and A goes on from the best F so far, by
-    E(x, A(x)) and the same supervision.   [Tu and Gimpel 2018, "retuning"]
+    That is the phase `joint`. In `tune` the energy is frozen and A continues from the best F so far, by E(x,
+    A(x)) and the same supervision.   [Tu and Gimpel 2018, "retuning"]
 
-    `augmented_settings` is what `inference_optimizer` has otherwise for parameters of F alone, such as `lr`:
-    the affine F of stacked networks, without cross-entropy, gives one tag everywhere at a rate that suits A.
+    `augmented_settings` overrides settings of `inference_optimizer`, such as `lr`, for parameters of F alone:
+    without cross-entropy, the affine F of stacked networks predicts one tag everywhere at the rate that suits
+    A.
 
     What depends on x alone in the energy is computed once for all steps of a batch; so is its dropout.
 
@@ -101,7 +102,7 @@ class InfNet(Phased):
         self.given = None
 
     def networks_loss(self, batch: Batch) -> Tensor:
-        """Minus what F and A climb, and their supervision; in `tune` E(x, A(x)) for the first.
+        """Minus the objective of F and A, and their supervision; in `tune` E(x, A(x)) and supervision.
 
         mean -[cost(F) - E(F)] + lambda E(A) + supervision   [InfNet+ eq. 6, §4.1]
         """
@@ -185,7 +186,7 @@ class InfNet(Phased):
         return scores
 
     def _keeper(self) -> Any:  # noqa: ANN401  (a ModelCheckpoint)
-        """The callback that keeps the epoch which the stop rule finds best."""
+        """The callback that keeps the best epoch by the stop rule's score."""
         assert self.trainer.early_stopping_callback is not None
         judged = self.trainer.early_stopping_callback.monitor
         for keeper in self.trainer.checkpoint_callbacks:
@@ -236,7 +237,7 @@ class InfNet(Phased):
     def _answers(
         self, batch: Batch, roles: Collection[Role]
     ) -> tuple[dict[Role, Tensor], dict[Role, Tensor]]:
-        """The logits of each role and its relaxed answer, each made once, whoever asks."""
+        """The logits and the relaxed answer of each role, each computed once."""
         relax = cache(self.space.over(batch.mask).relax)
         logits = self.networks(batch.inputs, batch.y, relax, roles)
         return logits, {role: relax(values) for role, values in logits.items()}
