@@ -26,7 +26,7 @@ class Batch:
     known is set to zero.
     """
 
-    inputs: Any  # a tensor or one of networks.inputs: what the networks at hand read
+    inputs: Any  # a tensor or one of networks.inputs: what the networks read
     y: Tensor
     mask: Tensor | None = None
     observed: Tensor | None = None

@@ -56,7 +56,7 @@ class GeneratedData(DeviceData):
         return as_config([], Sources())
 
     def load(self) -> dict[str, Split]:
-        """Draw everything anew, the same each time; rows without a label are dropped."""
+        """Draw the data with a fixed seed; rows without a label are dropped."""
         draw = np.random.default_rng(self.data_seed)
         x = draw.normal(size=(self.num_rows, self.num_features))
         weights = draw.normal(size=(self.num_features, self.num_labels)) * (1.5 / np.sqrt(self.num_features))

@@ -62,7 +62,7 @@ class CRFScaled(CRFScheme):
 
         Lines 10 to 12 of [Scaling algorithm 1], once an epoch, after its last training batch:
 
-        10: D := a subset of the training set, drawn anew each epoch, alike in all processes
+        10: D := a subset of the training set, new in each epoch, the same in all processes
         11: alpha_best := argmin over the grid of L_alpha(D)
         12: alpha := alpha_best
         """

@@ -33,8 +33,8 @@ def show(summary: Summary, console: Console) -> None:
         console.print(f"failed: {name}: {reason}", style="red", highlight=False, markup=False)
     for warning in summary.warnings:
         console.print(warning, style="yellow", highlight=False, markup=False)
-    if told := words.elsewhere(summary):
-        console.print(told, highlight=False, markup=False, soft_wrap=True)
+    if origin := words.elsewhere(summary):
+        console.print(origin, highlight=False, markup=False, soft_wrap=True)
 
 
 def _grid(summary: Summary, columns: list[str], marks: dict[str, list[int]]) -> Grid:

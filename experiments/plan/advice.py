@@ -118,7 +118,7 @@ def _not_given(name: str, message: str, files: list[str]) -> str:
     beside = dict.fromkeys(layer for f in files for layer in sorted(Path(f).parent.glob("*.yaml")))
     layers = [layer for layer in beside if mentions(str(layer), rf"^\s+{name}:")]
     such = f", such as {' or '.join(str(layer) for layer in layers[:4])}" if layers else ""
-    return f"No {name} is given{place}. Add a --config that says what it is{such}."
+    return f"No {name} is given{place}. Add a --config that sets it{such}."
 
 
 def mentions(name: str, pattern: str) -> bool:

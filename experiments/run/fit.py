@@ -170,7 +170,7 @@ def _follow(kept: dict[str, Any], trainer: Trainer) -> bool:
 
 
 def _load(path: Path) -> dict[str, Any]:
-    """A checkpoint, of which no tensor is read before somebody uses it: here only numbers and words are."""
+    """A checkpoint, memory-mapped: tensors are read only when they are used."""
     with _restoring(path):
         content = torch.load(path, weights_only=True, map_location="cpu", mmap=True)
         return dict(content) | {"epoch": int(content["epoch"])}

@@ -117,8 +117,8 @@ def dry_run(selection: Selection, console: Console) -> int:
     """Print what would run, in which order, and what is done, failed, waiting or missing."""
     plan = plan_of(selection, console, fetch=False)
     show_plan(plan, console, fresh=selection.fresh)
-    if told := words.elsewhere(summarise(plan.table)):
-        console.print(told, highlight=False, markup=False, soft_wrap=True)
+    if origin := words.elsewhere(summarise(plan.table)):
+        console.print(origin, highlight=False, markup=False, soft_wrap=True)
     return 0
 
 
