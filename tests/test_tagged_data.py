@@ -268,9 +268,9 @@ def test_sizes_tags_and_dimensions_that_do_not_fit_are_told(small: Small) -> Non
         small(options=wrong).setup()
     with pytest.raises(DataMismatch, match=r"not O and B-, I-, E- and S- of each kind"):
         small(options={"tags": ["B-LOC", "I-LOC", "O"]})
-    for kind, at_hand in ((CoNLL2003, "50 or 100"), (TwitterPOS, "125")):
+    for kind, dimensions in ((CoNLL2003, "50 or 100"), (TwitterPOS, "125")):
         name = "conll2003" if kind is CoNLL2003 else "twitter_pos"
-        with pytest.raises(DataMismatch, match=rf"{at_hand} numbers a word, not 7.*--data\.vectors FILE"):
+        with pytest.raises(DataMismatch, match=rf"{dimensions} dimensions, not 7.*--data\.vectors FILE"):
             kind(**(described(name)[1] | {"num_dims": 7}))
     for strange in ("", "hund 1 2\n"):
         with pytest.raises(DataMismatch, match=r"None of the 6 words of conll2003_en has a vector"):
