@@ -1,4 +1,4 @@
-"""Damaged checkpoints: refused in a sentence, or as good as whole; runs go on from what is left."""
+"""Damaged checkpoints: refused in a sentence, or as good as whole; runs resume from what is left."""
 
 import io
 import re

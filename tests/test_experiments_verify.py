@@ -102,12 +102,12 @@ def test_what_is_verified_is_trained_again_and_compared_and_nothing_on_record_ch
 def test_where_nothing_is_on_record_there_is_nothing_to_verify(world: World) -> None:
     world.table(plain={})
     code, said = world.reproduce("--verify")
-    assert code == 2 and "has a record of today's config" in said and "make reproduce TABLE=toy" in said
+    assert code == 2 and "has a record of the current config" in said and "make reproduce TABLE=toy" in said
     store.keep("toy", [{"id": "old", "row": "plain", "column": "easy", "seed": 0, "metrics": {}}])
     code, said = world.reproduce("--verify", "--seeds", "0")
     assert code == 2 and "left out, made with an earlier config: plain / easy / seed 0" in said
     code, said = world.reproduce("--verify", "--collect")
-    assert code == 2 and "take one of them" in said
+    assert code == 2 and "use one of them" in said
 
 
 def test_a_check_may_be_planned_without_running_it(world: World) -> None:
