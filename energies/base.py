@@ -20,13 +20,20 @@ class ConditionedEnergy:
 
     `value_and_gradient` maps y to (E, dE/dy), for procedures that search y. No gradient reaches the
     parameters. An energy without a closed form is differentiated by autograd.
+
+    `at_rest` maps y to E, for a step in which the parameters do not learn. What was computed of the input is
+    a constant there, so a backward pass to y does not walk through its graph.
     """
 
     def __init__(
-        self, energy: Callable[[Tensor], Tensor], value_and_gradient: ValueAndGradient | None = None
+        self,
+        energy: Callable[[Tensor], Tensor],
+        value_and_gradient: ValueAndGradient | None = None,
+        at_rest: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
         self._energy = energy
         self.value_and_gradient = value_and_gradient or partial(differentiated, energy)
+        self.at_rest = at_rest or energy
 
     def __call__(self, y: Tensor) -> Tensor:
         """The energy of each answer."""
@@ -154,4 +161,6 @@ class SumEnergy(MaskedEnergy):
             (e1, g1), (e2, g2) = local.value_and_gradient(y), joint.value_and_gradient(y)
             return e1 + e2, g1 + g2
 
-        return ConditionedEnergy(lambda y: local(y) + joint(y), value_and_gradient)
+        return ConditionedEnergy(
+            lambda y: local(y) + joint(y), value_and_gradient, lambda y: local.at_rest(y) + joint.at_rest(y)
+        )

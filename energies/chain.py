@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from energies.base import ConditionedEnergy, StructuredEnergy, ValueAndGradient
+from energies.base import ConditionedEnergy, StructuredEnergy
 from energies.potentials import ChainPotentials
 from networks.inputs import Inputs
 from networks.sizes import at_least, match_answers
@@ -50,8 +50,14 @@ class ChainEnergy(StructuredEnergy):
 
     def given(self, x: Inputs, mask: Tensor | None = None) -> ConditionedEnergy:
         """The network's scores are computed once."""
-        p = self.potentials(x, mask)
-        return ConditionedEnergy(lambda y: -p.score(y), _MinusScore(p))
+        relaxed = self.potentials(x, mask).relaxed()
+        resting = relaxed.at_rest()
+
+        def value_and_gradient(y: Tensor) -> tuple[Tensor, Tensor]:
+            score, gradient = resting.value_and_gradient(y)
+            return -score, -gradient
+
+        return ConditionedEnergy(lambda y: -relaxed.score(y), value_and_gradient, lambda y: -resting.score(y))
 
     def check_answers(self, y: Tensor) -> None:
         """Raise ValueError if the data have another number of tags."""
@@ -72,16 +78,3 @@ class ChainEnergy(StructuredEnergy):
     def pairwise_parameters(self) -> Iterator[nn.Parameter]:
         """W, and the scores of the ends where there are any."""
         return self.parameters(recurse=False)
-
-
-class _MinusScore:
-    """Value and gradient of E = -F; the closed form is built at its first use."""
-
-    def __init__(self, p: ChainPotentials) -> None:
-        self._potentials = p
-        self._closed_form: ValueAndGradient | None = None
-
-    def __call__(self, y: Tensor) -> tuple[Tensor, Tensor]:
-        self._closed_form = self._closed_form or self._potentials.value_and_gradient()
-        score, gradient = self._closed_form(y)
-        return -score, -gradient

@@ -12,7 +12,8 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from energies.potentials import FORBIDDEN, ChainPotentials
+from energies.potentials import ChainPotentials
+from energies.relaxed import FORBIDDEN
 
 
 @dataclass(frozen=True)

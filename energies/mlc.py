@@ -36,6 +36,7 @@ class LocalEnergy(Energy):
         return ConditionedEnergy(
             lambda y: -sum_potentials(potentials, y),
             lambda y: (-sum_potentials(fixed, y), -fixed.expand_as(y)),
+            lambda y: -sum_potentials(fixed, y),
         )
 
 

@@ -3,7 +3,6 @@
 Shapes: B examples, T positions, S tags a position. Scores are high where the answer is good.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol, Self
 
@@ -12,7 +11,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-FORBIDDEN = float("-inf")
+from energies.relaxed import RelaxedChain, masked
+
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 Factor = Tensor | float  # one number, or (B,): one an example
@@ -148,12 +148,7 @@ class ChainPotentials:
             ValueError: y has another shape, or a real position holds a number outside 0..S-1.
         """
         if y.is_floating_point() or y.dtype == torch.bool:
-            if y.shape[-3:] != self.unary.shape:
-                raise ValueError(
-                    f"a relaxed answer of shape {tuple(y.shape)} does not fit unaries of shape "
-                    f"{tuple(self.unary.shape)}: it ends in (examples, positions, tags) too."
-                )
-            return self._relaxed_score(y)
+            return self.relaxed().score(y)
         self.check_shape(y)
         return self.tag_score(y).to(self.state)
 
@@ -288,48 +283,12 @@ class ChainPotentials:
                 parts = parts.scatter_add(-1, at, scores[y.gather(-1, at)].double())
         return torch.where(real, parts, 0)  # not a product: scores at masked positions may be NaN
 
-    def value_and_gradient(self) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
-        """A function from a relaxed answer y to F and dF/dy in closed form, as constants; 0 where masked.
-
-        dF/dy_t = u_t + W y_t+1 + W^T y_t-1, with the start and end scores in u. A score of -inf counts as the
-        lowest finite number.
-
-        Shapes:
-            y: (..., B, T, S).   returns: (..., B) and (..., B, T, S).
-        """
+    def relaxed(self) -> RelaxedChain:
+        """The scores made ready for relaxed answers."""
         chain, order = self.compacted()
-        unary, pairwise = (scores.detach() for scores in chain._finite())
-
-        @torch.no_grad()
-        def value_and_gradient(y: Tensor) -> tuple[Tensor, Tensor]:
-            y = chain._masked(_reordered(y.to(unary.dtype), order))
-            gradient = unary.expand_as(y).clone()
-            gradient[..., 1:, :] += _times_pairwise(y[..., :-1, :], pairwise)
-            score = (gradient * y).sum((-2, -1))
-            gradient[..., :-1, :] += _times_pairwise(y[..., 1:, :], pairwise.mT)
-            gradient = chain._masked(gradient)
-            if order is not None:
-                gradient = torch.empty_like(gradient).scatter_(-2, _whole_positions(order, y), gradient)
-            return _or_forbidden(score), gradient
-
-        return value_and_gradient
-
-    def _relaxed_score(self, y: Float[Tensor, "... B T S"]) -> Float[Tensor, "... B"]:
-        chain, order = self.compacted()
-        unary, pairwise = chain._finite()
-        y = chain._masked(_reordered(y.to(unary.dtype), order))
-        step = _times_pairwise(y[..., :-1, :], pairwise)
-        return _or_forbidden((unary * y).sum((-2, -1)) + (step * y[..., 1:, :]).sum((-2, -1)))
-
-    def _finite(self) -> tuple[Tensor, Tensor]:
-        """Unary scores with start and end scores, 0 where masked, and pairwise scores; -inf made finite."""
         lowest = torch.finfo(self.state).min
-        unary, pairwise = (s.to(self.state).clamp_min(lowest) for s in (self.with_ends(), self.pairwise))
-        return self._masked(unary), pairwise
-
-    def _masked(self, rows: Float[Tensor, "... B T S"]) -> Float[Tensor, "... B T S"]:
-        """0 where masked, also for NaN."""
-        return rows if self.mask is None else rows.masked_fill(~self.mask.unsqueeze(-1), 0)
+        unary, pairwise = (s.to(self.state).clamp_min(lowest) for s in (chain.with_ends(), chain.pairwise))
+        return RelaxedChain(masked(unary, chain.mask), pairwise, chain.mask, order)
 
     def with_ends(self) -> Float[Tensor, "B T S"]:
         """The unaries plus start and end scores, for padding at the tail."""
@@ -378,23 +337,3 @@ def _look_up(pairwise: Tensor, before: Tensor, after: Tensor) -> Tensor:
     if pairwise.dim() == 3:
         return pairwise[step, before, after]
     return pairwise[torch.arange(before.shape[-2], device=before.device).unsqueeze(-1), step, before, after]
-
-
-def _whole_positions(order: Int[Tensor, "B T"], like: Tensor) -> Tensor:
-    """An index of whole positions."""
-    return order.unsqueeze(-1).expand_as(like)
-
-
-def _reordered(y: Tensor, order: Tensor | None) -> Tensor:
-    """The positions in the order of a compacted chain."""
-    return y if order is None else y.gather(-2, _whole_positions(order, y))
-
-
-def _times_pairwise(rows: Float[Tensor, "... T S"], pairwise: Tensor) -> Tensor:
-    """Each row times the matrix of its step, or times the one matrix."""
-    return (rows.unsqueeze(-2) @ pairwise).squeeze(-2) if pairwise.dim() > 2 else rows @ pairwise
-
-
-def _or_forbidden(score: Tensor) -> Tensor:
-    """-inf for answers with weight on something forbidden."""
-    return score.masked_fill(score < torch.finfo(score.dtype).min * 1e-6, FORBIDDEN)

@@ -1,7 +1,7 @@
 """Inference networks and an energy that learn jointly, in turns, batch by batch.   [InfNet+ §3]"""
 
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -97,7 +97,7 @@ class InfNet(Phased):
             if self.watch_network:
                 self.watch("network_gradient", self.network_gradient(batch))
             self.move("energy", batch)
-            gradients = [p.grad for p in self.energy.parameters() if p.grad is not None]
+            gradients = [p.grad for p in self.part["energy"].learned if p.grad is not None]
             self.watch("energy_gradient", nn.utils.get_total_norm(gradients))
         self.given = None
 
@@ -108,14 +108,15 @@ class InfNet(Phased):
         """
         objective = self.objective if self.phase == "joint" else Perceptron()
         logits, answers = self._answers(batch, objective.weights)
-        energies = self._energies(batch, answers, truth=objective.networks_see_truth)
+        energy = self._given(batch).at_rest
+        energies = self._energies(energy, batch, answers, truth=objective.networks_see_truth)
         return objective.network_loss(energies) + self._supervision(logits, batch)
 
     def energy_loss(self, batch: Batch) -> Tensor:
         """Mean of [cost(F) - E(F) + E(y)]_+ + lambda [E(y) - E(A)]_+.   [InfNet+ eq. 6]"""
         with torch.no_grad():
             _, answers = self._answers(batch, self.objective.weights)
-        energies = self._energies(batch, answers, truth=True)
+        energies = self._energies(self._given(batch), batch, answers, truth=True)
         if "augmented" in answers:
             self.watch("cost_augmented", self.objective.violation("augmented", energies))
             self.watch("hinge", self.objective.hinge("augmented", energies))
@@ -242,9 +243,13 @@ class InfNet(Phased):
         logits = self.networks(batch.inputs, batch.y, relax, roles)
         return logits, {role: relax(values) for role, values in logits.items()}
 
-    def _energies(self, batch: Batch, answers: dict[Role, Tensor], *, truth: bool) -> RoleEnergies:
+    def _given(self, batch: Batch) -> ConditionedEnergy:
+        return self.given or self.energy.over(batch.mask).given(batch.inputs)
+
+    def _energies(
+        self, energy: Callable[[Tensor], Tensor], batch: Batch, answers: dict[Role, Tensor], *, truth: bool
+    ) -> RoleEnergies:
         """All answers, and the truth where it is asked for, through the energy in one call."""
-        energy = self.given or self.energy.over(batch.mask).given(batch.inputs)
         rows = energy(torch.stack([*answers.values(), batch.y] if truth else [*answers.values()]))
         cost: dict[Role, Tensor] = {}
         if "augmented" in answers:
@@ -263,7 +268,6 @@ class InfNet(Phased):
 
     def network_gradient(self, batch: Batch) -> Tensor:
         """The norm of dE(x, A(x))/dPsi, of the mean over the batch.   [InfNet+ Fig. 3]"""
-        assert self.given is not None
-        energy = self.given(self.predict(batch)).mean()
+        energy = self._given(batch).at_rest(self.predict(batch)).mean()
         learned = [p for net in self.predictors() for p in net.parameters()]
         return nn.utils.get_total_norm(mean_over_processes(torch.autograd.grad(energy, learned)))

@@ -82,7 +82,7 @@ FUNCTIONS: dict[str, Function] = {
     "viterbi": lambda p, path: chain.viterbi(p, path=path).score,
     "loss_augmented": lambda p, path: chain.loss_augmented(p, a_cost(p), path=path).score,
     "k_best": lambda p, path: chain.k_best(p, 3, path=path)[1],
-    "slope": lambda p, _: p.value_and_gradient()(one_hot(other_tags(p), SIZE) * 0.7)[1],
+    "slope": lambda p, _: p.relaxed().value_and_gradient(one_hot(other_tags(p), SIZE) * 0.7)[1],
 }
 
 

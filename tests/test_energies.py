@@ -274,10 +274,25 @@ def test_the_mask_alone_says_where_a_chain_ends(ends: bool, row: int) -> None:
     p = energy.potentials(x, MASK)
     torch.testing.assert_close(energy(x, y, MASK), -p.score(y))
     for value, want in zip(
-        energy.over(MASK).value_and_gradient(x)(y), p.value_and_gradient()(y), strict=True
+        energy.over(MASK).value_and_gradient(x)(y), p.relaxed().value_and_gradient(y), strict=True
     ):
         torch.testing.assert_close(value, -want)
     whole = SumEnergy(energy, TagLMEnergy(S, width=4).double())
     alone = torch.cat([whole(x[i : i + 1, :n], y[:, i : i + 1, :n]) for i, n in enumerate((4, 2))], -1)
     torch.testing.assert_close(whole.over(MASK)(x, y), alone)
     assert whole.over(None) is whole
+
+
+@pytest.mark.parametrize("kind", ["chain", "label sets"])
+def test_at_rest_an_energy_and_its_gradient_are_the_same_and_what_was_made_of_the_input_is_constant(
+    kind: str,
+) -> None:
+    energy: Energy = chain_energy(True) if kind == "chain" else spen()
+    x, y = tags(3) if kind == "chain" else inputs()
+    given, y = energy.over(MASK if kind == "chain" else None).given(x), y.requires_grad_()
+    one, other = given(y), given.at_rest(y)
+    assert torch.equal(one, other)
+    assert torch.equal(*(torch.autograd.grad(e.sum(), y, retain_graph=True)[0] for e in (one, other)))
+    net = energy.net if isinstance(energy, ChainEnergy) else energy.local.net
+    reached = torch.autograd.grad(other.sum(), [*net.parameters()], allow_unused=True)
+    assert all(gradient is None for gradient in reached)

@@ -13,7 +13,8 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
-from energies.potentials import FORBIDDEN, ChainPotentials
+from energies.potentials import ChainPotentials
+from energies.relaxed import FORBIDDEN
 
 Sum = Callable[[Tensor, int], Tensor]  # the sum of a semiring over a dimension: log-sum-exp, or max
 

@@ -10,7 +10,8 @@ from typing import NamedTuple, Protocol, Self
 import torch
 from torch import Tensor
 
-from energies.potentials import FORBIDDEN, ChainPotentials
+from energies.potentials import ChainPotentials
+from energies.relaxed import FORBIDDEN
 
 
 class Limits(NamedTuple):
