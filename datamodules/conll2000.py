@@ -12,8 +12,8 @@ from torch import Tensor
 from datamodules.base import Split
 from datamodules.errors import DataMismatch
 from datamodules.readers.conll import Sentences
-from datamodules.registry import DataSet, data_set
-from datamodules.sources import unpack
+from datamodules.sources.files import unpack
+from datamodules.sources.registry import DataSet, data_set
 from datamodules.splits import PARTS, by_files
 from datamodules.tagged import GLOVE, TaggedSentences
 from datamodules.vocabulary import (

@@ -13,7 +13,7 @@ from torch import Tensor
 from datamodules.errors import DataMismatch
 from datamodules.readers.conll import Sentences
 from datamodules.readers.span_tags import bio_from_iob1, bioes_from_bio, kinds_of
-from datamodules.registry import DataSet, data_set
+from datamodules.sources.registry import DataSet, data_set
 from datamodules.splits import PARTS
 from datamodules.tagged import GLOVE, TaggedSentences
 from datamodules.vocabulary import Ids, Vectors, numbered, word_tables

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 
 from datamodules.base import DeviceData, Split
-from datamodules.source_files import as_config
-from datamodules.sources import Sources
+from datamodules.sources.files import Sources
+from datamodules.sources.needed import as_config
 from networks.sizes import at_least
 
 SIZES = {"train": 0.5, "validation": 0.2, "test": 0.3}

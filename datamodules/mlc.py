@@ -15,9 +15,9 @@ from datamodules.encode import ENCODINGS, Filler, Matrix, dense
 from datamodules.errors import DataMismatch, DataNotFound
 from datamodules.readers.arff import ROOT_LABEL, ArffTable, read_arff
 from datamodules.readers.svmlight import read_svmlight
-from datamodules.registry import DataSet, data_set
-from datamodules.source_files import as_config
-from datamodules.sources import Sources, unpack
+from datamodules.sources.files import Sources, unpack
+from datamodules.sources.needed import as_config
+from datamodules.sources.registry import DataSet, data_set
 from datamodules.splits import PARTS, Rows, by_files, by_folds, fold_files, read_fold_table
 from networks.inputs import SparseRows
 

@@ -13,9 +13,9 @@ from torch import Tensor
 from datamodules.base import DeviceData, Split
 from datamodules.errors import DataMismatch
 from datamodules.readers.ocr import FOLDS, HEIGHT, LETTERS, WIDTH, Words, read_letters
-from datamodules.registry import data_set
-from datamodules.source_files import as_config
-from datamodules.sources import Sources, unpack
+from datamodules.sources.files import Sources, unpack
+from datamodules.sources.needed import as_config
+from datamodules.sources.registry import data_set
 from networks.inputs import Sequences
 
 NAME = "ocr_letters"

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from datamodules.errors import DataMismatch, DataNotFound, FormatError, quoted
-from datamodules.sources import shown
+from datamodules.sources.files import shown
 
 PARTS = ("train", "validation", "test")
 FOLDS_OF = {"train": range(1, 7), "validation": range(7, 9), "test": range(9, 11)}  # as SEAL

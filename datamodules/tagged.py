@@ -15,10 +15,10 @@ from torch import Tensor
 from datamodules.base import DeviceData, Split
 from datamodules.errors import DataMismatch, DataNotFound
 from datamodules.readers.conll import Sentences, read_sentences
-from datamodules.registry import DataSet, data_set
-from datamodules.source_files import as_config, missing
-from datamodules.sources import Sources, unpack
-from datamodules.stand_ins import gap_filled
+from datamodules.sources.files import Sources, unpack
+from datamodules.sources.needed import as_config, missing
+from datamodules.sources.registry import DataSet, data_set
+from datamodules.sources.stand_ins import gap_filled
 from datamodules.vocabulary import UNKNOWN, Ids, Vectors, numbered, read_vectors
 from networks.inputs import Sequences
 

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from datamodules.errors import DataMismatch
 from datamodules.readers.conll import Sentences, joined
-from datamodules.registry import DataSet, data_set
-from datamodules.stand_ins import side_by_side
+from datamodules.sources.registry import DataSet, data_set
+from datamodules.sources.stand_ins import side_by_side
 from datamodules.tagged import GLOVE, TaggedSentences
 from datamodules.vocabulary import Ids, Vectors, word_tables
 

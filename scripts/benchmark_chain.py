@@ -35,8 +35,8 @@ from torch import Tensor
 
 from energies.potentials import ChainPotentials
 from inference import chain
-from scripts.peers import PEERS, Contender, Task
-from scripts.timing import ROUNDS, side_by_side
+from scripts.peers.chain import PEERS, Contender, Task
+from scripts.peers.timing import ROUNDS, side_by_side
 
 SHAPES = {  # B, T, S, real positions
     "ocr": (64, 14, 26, 524),

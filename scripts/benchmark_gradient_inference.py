@@ -21,7 +21,7 @@ from inference.gradient import Blank, GradientInference, composed
 from inference.guesses import GuessContext
 from losses.objectives import Objective, Regression
 from networks.mlp import LabelMLP
-from scripts.timing import show, side_by_side
+from scripts.peers.timing import show, side_by_side
 
 SIZES = [(159, 16), (159, 200), (983, 200), (3993, 200), (3993, 300)]  # labels, patterns
 CHAINS = [(10, 16, 25), (32, 15, 17), (32, 113, 17)]  # sentences, positions, tags

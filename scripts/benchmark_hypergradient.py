@@ -59,8 +59,8 @@ from losses.objectives import Contrastive
 from networks.mlp import LabelMLP
 from scripts.benchmark_sequences import tweets, ways
 from scripts.benchmark_training import trainer
-from scripts.hypergradient_peers import PEERS, Contender, Task
-from scripts.timing import show, side_by_side
+from scripts.peers.hypergradient import PEERS, Contender, Task
+from scripts.peers.timing import show, side_by_side
 
 BATCH, FEATURES, WIDTH, LABELS, PATTERNS = 32, 1836, 150, 159, 16
 NUM_BATCHES = 60  # of an epoch in which outer iterations on label sets are timed

@@ -30,7 +30,7 @@ from networks.inputs import Sequences
 from networks.mlp import StackedHead
 from networks.words import WordFeatures
 from scripts.benchmark_training import trainer
-from scripts.timing import show, side_by_side
+from scripts.peers.timing import show, side_by_side
 
 TWEETS, BATCH = 1000, 10
 LENGTHS, LONGEST = (14.7, 8.0), 38  # mean, deviation and longest of the tweets to train on

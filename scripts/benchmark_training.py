@@ -38,7 +38,7 @@ from losses.task import EnergyAndSupervision
 from networks.inputs import Sequences
 from networks.lenet import LeNet
 from networks.mlp import LabelMLP
-from scripts.timing import show, side_by_side
+from scripts.peers.timing import show, side_by_side
 
 NETS = {"bibtex 1836-400-400-159": (1836, 159, 2, 400), "tiny 8-8-8": (8, 8, 1, 8)}
 SETS = {

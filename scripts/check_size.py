@@ -1,4 +1,4 @@
-"""Check sizes: a file has at most 400 lines, a function at most 60.
+"""Check sizes: a file has at most 400 lines, a function at most 60, a folder at most 15 modules.
 
 Run by `make check` as `python -m scripts.check_size`. In well-known code of the field the median file has 130
 lines and the median function 10; longer ones usually do two things.
@@ -7,12 +7,14 @@ lines and the median function 10; longer ones usually do two things.
 import argparse
 import ast
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 
 FILE_LINES = 400
 FUNCTION_LINES = 60
+MODULES = 15  # of one folder; tests may be more
 SCIENCE = ("networks", "losses", "energies", "inference", "datamodules", "lightning_modules")
 FOLDERS = (*SCIENCE, "experiments", "scripts", "tests")
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -46,12 +48,22 @@ def too_long(path: Path, name: str) -> tuple[list[str], int, list[int]]:
     return problems, length, [lines for _, lines in found]
 
 
+def too_full(root: Path) -> list[str]:
+    """Folders with more modules side by side than the budget allows."""
+    modules = Counter(path.parent for path in sources(root) if path.name != "__init__.py")
+    return [
+        f"{folder.relative_to(root).as_posix()}: {count} modules, at most {MODULES}: make folders in it"
+        for folder, count in modules.items()
+        if count > MODULES and folder != root / "tests"
+    ]
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Print what is too long (or the medians, when nothing is) and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("root", nargs="?", type=Path, default=Path(), help="the repository (default: here)")
     root = parser.parse_args(arguments).root
-    problems, files, lengths = [], [], []
+    problems, files, lengths = too_full(root), [], []
     for path in sources(root):
         found, file_length, function_lengths = too_long(path, path.relative_to(root).as_posix())
         problems += found

@@ -25,7 +25,7 @@ from experiments.errors import UserError
 from inference.chain import viterbi
 from lightning_modules.base import Scheme
 from lightning_modules.bookkeeping import judge, scores_of
-from scripts.finished_run import finished, of
+from scripts.robustness.finished_run import finished, of
 
 Row = dict[str, float]  # the energy, then scores
 ANSWERS = ("the truth", "the run's", "the lowest")

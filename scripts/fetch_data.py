@@ -13,8 +13,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from datamodules.errors import DataError
-from datamodules.registry import DataSet, data_set, data_sets
-from datamodules.sources import Sources, shown
+from datamodules.sources.files import Sources, shown
+from datamodules.sources.registry import DataSet, data_set, data_sets
 
 STYLE = {"present": "green", "mirror": "green", "downloadable": "yellow", "missing": "red"}
 

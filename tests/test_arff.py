@@ -14,8 +14,8 @@ from scipy.sparse import csr_array
 
 from datamodules.errors import ArffError
 from datamodules.readers.arff import ArffTable, read_arff
-from datamodules.registry import data_set
-from datamodules.sources import Sources
+from datamodules.sources.files import Sources
+from datamodules.sources.registry import data_set
 from make_mlc import clus_arff, dense_arff, sparse_arff
 
 NAN = float("nan")

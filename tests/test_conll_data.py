@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from datamodules.conll2000 import CoNLL2000
 from datamodules.errors import DataMismatch, DataNotFound, FormatError
 from datamodules.readers.conll import joined, read_sentences
-from datamodules.registry import data_set
+from datamodules.sources.registry import data_set
 from datamodules.tagged import TaggedSentences, encode
 from lightning_modules.metrics.spans import SpanScores
 

@@ -23,7 +23,7 @@ from experiments.run.by_hand import train
 from experiments.run.cli import TrainCLI
 from networks.pretrained import CheckpointUnusable, load_part, read_checkpoint
 from scheme_runs import configs
-from scripts import damage
+from scripts.robustness import damage
 from toy_world import World
 
 world = toy_world.world  # the fixture

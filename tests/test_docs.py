@@ -14,7 +14,7 @@ from committed import ROOT
 from experiments.plan.compose import Layers, compose
 from experiments.plan.spec import read_table
 from make_mlc import sparse_arff
-from scripts import draw_dials
+from scripts.figures import dials as draw_dials
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 README = (ROOT / "README.md").read_text()
@@ -126,4 +126,4 @@ def test_the_picture_of_the_readme_has_the_numbers_on_record(monkeypatch: pytest
     tree = ET.parse(ROOT / "docs" / "dials.svg")
     (told,) = (node.text for node in tree.iter() if node.tag.endswith("}description"))
     drawn = json.loads(json.dumps(draw_dials.numbers()))
-    assert json.loads(told or "") == drawn, "python -m scripts.draw_dials draws another picture"
+    assert json.loads(told or "") == drawn, "python -m scripts.figures.dials draws another picture"

@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from datamodules.batches import Batch
-from datamodules.registry import data_set
-from datamodules.sources import Sources
+from datamodules.sources.files import Sources
+from datamodules.sources.registry import data_set
 from energies.chain import ChainEnergy
 from energies.spaces import TagSequences
 from experiments.errors import UserError

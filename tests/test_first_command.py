@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import toy_world
-from datamodules.sources import Sources
+from datamodules.sources.files import Sources
 from toy_world import World
 
 world = toy_world.world  # the fixture

@@ -134,6 +134,16 @@ def test_a_long_function_is_named_with_its_line(tmp_path: Path, capsys: pytest.C
     assert "losses/long.py:2: winding has 61 lines, at most 60" in capsys.readouterr().err
 
 
+def test_a_folder_of_too_many_modules_breaks_the_size_budget(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "losses").mkdir()
+    for number in range(check_size.MODULES + 1):
+        assert check_size.main([str(tmp_path)]) == 0
+        (tmp_path / "losses" / f"m{number}.py").write_text("x = 0\n")
+    assert check_size.main([str(tmp_path)]) == 1 and "losses: 16 modules" in capsys.readouterr().err
+
+
 def test_a_long_file_is_named(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     (tmp_path / "losses").mkdir()
     (tmp_path / "losses" / "long.py").write_text("x = 0\n" * (check_size.FILE_LINES + 1))

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from experiments.errors import TableError
-from scripts import fuzz
-from scripts.fuzz_targets import Target, targets
-from scripts.mutate import damaged_tree
+from scripts.robustness import fuzz
+from scripts.robustness.fuzz_targets import Target, targets
+from scripts.robustness.mutate import damaged_tree
 
 
 def test_a_few_damaged_files_of_each_kind_are_read_or_refused(

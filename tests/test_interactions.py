@@ -18,7 +18,8 @@ from experiments.errors import UserError
 from inference import interactions
 from make_mlc import clus_arff
 from scheme_runs import configs
-from scripts import draw_interactions, train
+from scripts import train
+from scripts.figures import interactions as draw_interactions
 
 B, L, G = 5, 4, 6
 NAN = float("nan")

@@ -10,7 +10,7 @@ import yaml
 from rich.console import Console
 
 from experiments.run.epochs import read_rows
-from scripts.kill_test import CELLS, KillTest, Trial, differences, main
+from scripts.robustness.kill_test import CELLS, KillTest, Trial, differences, main
 
 OF_A_PHASE = {"train/unary_loss": 0, "train/pairwise_loss": 1, "train/joint_loss": 2}
 

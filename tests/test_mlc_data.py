@@ -15,7 +15,7 @@ from datamodules.errors import DataMismatch, DataNotFound, FormatError
 from datamodules.generated import GeneratedData
 from datamodules.mlc import MultiLabelData
 from datamodules.readers.arff_header import Attribute
-from datamodules.registry import data_sets
+from datamodules.sources.registry import data_sets
 from datamodules.splits import by_files, by_folds, read_fold_table
 from make_mlc import clus_arff, dense_arff, sparse_arff
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from datamodules.errors import DataCorrupt, DataError, DataMismatch, DataNotFound, FormatError
 from datamodules.ocr import OCRLetters, fold_of_seed, padded, word_groups
 from datamodules.readers.ocr import Words, read_letters
-from datamodules.registry import data_set
-from datamodules.sources import Sources, check
+from datamodules.sources.files import Sources, check
+from datamodules.sources.registry import data_set
 
 CONF = Path(__file__).resolve().parent.parent / "conf" / "data"
 WORDS_OF_FOLDS = [626, 704, 684, 698, 693, 651, 739, 717, 690, 675]

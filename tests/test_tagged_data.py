@@ -24,8 +24,8 @@ from datamodules.readers.span_tags import (
     iob1_from_bio,
     kinds_of,
 )
-from datamodules.registry import DataFile, data_set
-from datamodules.sources import Sources
+from datamodules.sources.files import Sources
+from datamodules.sources.registry import DataFile, data_set
 from datamodules.tagged import TaggedSentences
 from datamodules.twitter_pos import TwitterPOS
 from lightning_modules.metrics.spans import SpanScores

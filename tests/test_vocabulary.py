@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from datamodules.errors import DataNotFound, FormatError
-from datamodules.registry import data_set
-from datamodules.sources import Sources, unpack
-from datamodules.stand_ins import gap_filled, side_by_side
+from datamodules.sources.files import Sources, unpack
+from datamodules.sources.registry import data_set
+from datamodules.sources.stand_ins import gap_filled, side_by_side
 from datamodules.twitter_pos import by_shape
 from datamodules.vocabulary import (
     Vectors,

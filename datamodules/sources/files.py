@@ -11,13 +11,13 @@ import os
 import zlib
 from pathlib import Path
 
-from datamodules.bundled import files_of_package, folds_csv
-from datamodules.download import download, write_whole
 from datamodules.errors import DataCorrupt, DataNotFound, FormatError
 from datamodules.readers.ocr import read_letters
-from datamodules.registry import DataFile, DataSet
+from datamodules.sources.bundled import files_of_package, folds_csv
+from datamodules.sources.download import download, write_whole
+from datamodules.sources.registry import DataFile, DataSet
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PACKED = {"": lambda content: content, ".xz": lzma.decompress, ".gz": gzip.decompress}
 
 

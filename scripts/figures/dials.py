@@ -1,6 +1,6 @@
 """The figure of the README: three choices, each varied while the others are fixed, on one data set.
 
-python -m scripts.draw_dials
+python -m scripts.figures.dials
 
 Numbers come from the committed records; docs/dials.svg and .png are written, with the numbers inside.
 """
@@ -15,7 +15,7 @@ from rich.console import Console
 from experiments.errors import UserError
 from experiments.page.summary import summarise
 from experiments.plan.spec import read_table
-from scripts.interaction_figures import draw
+from scripts.figures.axes import draw
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -1,8 +1,8 @@
 """Pairwise interactions in the energy of a finished run, compared with the data; numbers and a figure.
 
-    python -m scripts.draw_interactions labels RUN_DIR     # a global energy of sets    [Implicit Figure 1]
-    python -m scripts.draw_interactions tags RUN_DIR       # a linear chain             [Implicit Figure 2]
-    python -m scripts.draw_interactions gradient RUN_DIR   # labels with a taxonomy     [SEAL Figure 2]
+    python -m scripts.figures.interactions labels RUN_DIR     # a global energy of sets    [Implicit Figure 1]
+    python -m scripts.figures.interactions tags RUN_DIR       # a linear chain             [Implicit Figure 2]
+    python -m scripts.figures.interactions gradient RUN_DIR   # labels with a taxonomy     [SEAL Figure 2]
 
 interactions_<kind>.png, .svg and .json (the numbers and the run's id) are written to the run's folder or to
 --out. Answers are the run's own relaxed ones on validation rows, counts are of its training rows.
@@ -23,16 +23,16 @@ from datamodules.base import DeviceData
 from datamodules.errors import DataError
 from datamodules.mlc import MultiLabelData
 from datamodules.readers.arff import ROOT_LABEL, read_arff
-from datamodules.registry import data_set
-from datamodules.sources import unpack
+from datamodules.sources.files import unpack
+from datamodules.sources.registry import data_set
 from energies.chain import ChainEnergy
 from energies.mlc import LabelMixEnergy
 from experiments import store
 from experiments.errors import UserError
 from inference import interactions
 from lightning_modules.base import Scheme
-from scripts import interaction_figures
-from scripts.finished_run import finished, of, term
+from scripts.figures import axes as interaction_figures
+from scripts.robustness.finished_run import finished, of, term
 
 LEAST = {"labels": 5, "tags": 5, "gradient": 10}  # least count in the training rows
 ROWS, POINTS = 128, 9  # answers to average gradients over; values of y_i and y_k to plot
@@ -42,7 +42,7 @@ Numbers = list[tuple[str, float | int]]
 
 def main(arguments: list[str] | None = None) -> int:
     """Parse, read the run, draw, print the numbers."""
-    parser = argparse.ArgumentParser(prog="python -m scripts.draw_interactions", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m scripts.figures.interactions", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("kind", choices=KINDS, help="what to draw")
     parser.add_argument("run", type=Path, help="the folder of a finished run")

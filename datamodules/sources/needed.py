@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from datamodules.registry import DataSet, data_set
-from datamodules.sources import Sources
+from datamodules.sources.files import Sources
+from datamodules.sources.registry import DataSet, data_set
 
 
 class SourceFiles:

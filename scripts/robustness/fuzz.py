@@ -1,7 +1,7 @@
 """Feed damaged files to all readers: each file has to be read, or rejected with one sentence, quickly.
 
-    python -m scripts.fuzz --cases 10000 --seed 0
-    python -m scripts.fuzz --replay runs/fuzz/arff-0-17.case
+    python -m scripts.robustness.fuzz --cases 10000 --seed 0
+    python -m scripts.robustness.fuzz --replay runs/fuzz/arff-0-17.case
 
 A finding is an exception of another class than the project's own, a message that is long or has line breaks,
 or a case that takes more than two seconds of CPU time. Its file is kept, and the exit code is 1.
@@ -24,7 +24,7 @@ from types import FrameType
 from rich.console import Console
 from rich.table import Table
 
-from scripts.fuzz_targets import REFUSALS, Target, targets
+from scripts.robustness.fuzz_targets import REFUSALS, Target, targets
 
 SLOW = 2.0  # seconds of processor time
 STOP = 20.0  # after which a case is stopped
