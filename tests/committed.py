@@ -3,6 +3,11 @@
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
+
+import yaml
+
+from experiments.plan.layers import merge
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -17,3 +22,10 @@ def committed(pattern: str, root: Path = ROOT) -> list[Path]:
         names = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout
         return sorted(Path(name) for name in names.split("\0") if (root / name).is_file())
     return sorted(path.relative_to(root) for path in root.glob(pattern) if path.is_file())
+
+
+def data_of(path: Path) -> dict[str, Any]:
+    """The data module's config in a file of conf/data and the files below it."""
+    tree = yaml.safe_load(path.read_text())
+    below = data_of(path.parent / tree["over"]) if "over" in tree else {}
+    return merge(below, tree.get("data", {}))

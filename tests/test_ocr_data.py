@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from committed import data_of
 from datamodules.errors import DataCorrupt, DataError, DataMismatch, DataNotFound, FormatError
 from datamodules.ocr import OCRLetters, fold_of_seed, padded, word_groups
 from datamodules.readers.ocr import Words, read_letters
@@ -24,7 +24,7 @@ LETTERS_OF_FOLDS = [4617, 5375, 5110, 5353, 5270, 5001, 5583, 5370, 5331, 5142]
 
 def configured(name: str = "ocr", **changes: object) -> OCRLetters:
     """The data of conf/data/<name>.yaml; skips the test when the file is not there."""
-    described = yaml.safe_load((CONF / f"{name}.yaml").read_text())["data"]
+    described = data_of(CONF / f"{name}.yaml")
     assert described["class_path"] == "datamodules.ocr.OCRLetters"
     data = OCRLetters(**(described["init_args"] | {"seed": 0} | changes))
     if reason := data.missing():
