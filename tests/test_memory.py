@@ -1,10 +1,16 @@
-"""Freed memory stays with the process."""
+"""Freed memory stays with the process; sparse features keep a run small."""
 
+import json
+import os
 import platform
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from committed import ROOT
+from test_mlc_data import configured
 
 FAULTS = """
 import resource, sys
@@ -30,3 +36,22 @@ def test_steps_that_free_and_allocate_the_same_blocks_touch_no_new_pages() -> No
         for way in ("kept", "returned")
     }
     assert faults["kept"] < 100 < faults["returned"], faults
+
+
+TRAIN_BOTH = """
+import sys
+from scripts.train import main
+few = ["--trainer.max_epochs=1", "--trainer.accelerator=cpu"]
+few += [f"--trainer.limit_{part}_batches=2" for part in ("train", "val", "test")]
+for name, *layers in (("ce", "scheme/cross_entropy"), ("nce", "scheme/seal_dynamic", "objective/nce")):
+    files = [f"--config=conf/{layer}.yaml" for layer in ("data/rcv1", *layers)]
+    assert main([*files, *few, f"--run_dir={sys.argv[1]}/{name}"]) == 0
+"""
+
+
+def test_47236_sparse_features_train_within_a_gib_and_a_half(tmp_path: Path) -> None:
+    configured("rcv1")  # skips where it is missing
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    subprocess.run([sys.executable, "-c", TRAIN_BOTH, str(tmp_path)], cwd=ROOT, env=environment, check=True)
+    peak = json.loads((tmp_path / "nce/record.json").read_text())["peak_memory_mib"]  # of both
+    assert 300 < peak < 1.5 * 1024
