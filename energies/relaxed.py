@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 FORBIDDEN = float("-inf")
@@ -32,8 +32,8 @@ class RelaxedChain:
     mask: Bool[Tensor, "B T"] | None
     order: Int[Tensor, "B T"] | None
 
-    def score(self, y: Float[Tensor, "... B T S"]) -> Float[Tensor, "... B"]:
-        """F of each answer.
+    def score(self, y: Shaped[Tensor, "..."]) -> Float[Tensor, "..."]:
+        """F of each answer (..., B, T, S), as (..., B).
 
         Raises:
             ValueError: where the answers have another shape.
