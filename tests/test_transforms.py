@@ -1,6 +1,7 @@
 """Crops and flips of pictures and their masks, drawn from (seed, epoch, step) alone."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -95,14 +96,36 @@ class Horses(DeviceData):
         return dict.fromkeys(("train", "validation", "test"), Split(*pictures()))
 
 
-def train(folder: Path, epochs: int, resume: Path | None = None) -> CrossEntropy:
+class Killed(Exception):
+    """Stands for the end of a process."""
+
+
+class KillAt(pl.Callback):
+    """Ends training after a batch of an epoch; each finished epoch leaves a checkpoint."""
+
+    def __init__(self, folder: Path, epoch: int, batch: int) -> None:
+        self.folder, self.place = folder, (epoch, batch)
+
+    def on_train_batch_end(self, trainer: pl.Trainer, module: pl.LightningModule, *batch: Any) -> None:
+        if (trainer.current_epoch, batch[-1]) == self.place:
+            raise Killed
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        trainer.save_checkpoint(self.folder / f"after_{trainer.current_epoch}.ckpt")
+
+
+def train(
+    folder: Path, epochs: int, resume: Path | None = None, callbacks: list[pl.Callback] | None = None
+) -> CrossEntropy:
     torch.manual_seed(0)
     net = nn.Sequential(nn.Conv2d(4, 1, 3, padding=1), nn.Flatten(1, 2))
     space = PixelMasks()
     module = CrossEntropy(net, adam, space=space, metric=Quality(space), seed=1)
     data = Horses(batch_size=8, eval_batch_size=40, seed=3, transform=BOTH)
     options = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
-    trainer = pl.Trainer(max_epochs=epochs, accelerator="cpu", enable_checkpointing=False, **options)
+    trainer = pl.Trainer(
+        max_epochs=epochs, accelerator="cpu", enable_checkpointing=False, callbacks=callbacks, **options
+    )
     trainer.fit(module, data, ckpt_path=resume)
     trainer.save_checkpoint(folder / f"{epochs}.ckpt")
     return module
@@ -114,5 +137,15 @@ def test_a_resumed_run_with_crops_equals_an_unbroken_one_bit_by_bit(tmp_path: Pa
     train(tmp_path, 2)
     torch.rand(7)
     resumed = train(tmp_path, 4, tmp_path / "2.ckpt")
+    for name, value in weights(unbroken).items():
+        assert torch.equal(value, weights(resumed)[name]), name
+
+
+@pytest.mark.filterwarnings("ignore:.*log_every_n_steps.*", "ignore:.*checkpoint.*")
+def test_a_run_killed_within_an_epoch_draws_the_same_crops_again(tmp_path: Path) -> None:
+    unbroken = train(tmp_path, 4)
+    with pytest.raises(Killed):
+        train(tmp_path, 4, callbacks=[KillAt(tmp_path, epoch=2, batch=2)])
+    resumed = train(tmp_path, 4, tmp_path / "after_1.ckpt")
     for name, value in weights(unbroken).items():
         assert torch.equal(value, weights(resumed)[name]), name
