@@ -38,6 +38,21 @@ def test_steps_that_free_and_allocate_the_same_blocks_touch_no_new_pages() -> No
     assert faults["kept"] < 100 < faults["returned"], faults
 
 
+LARGE_PARENT = """
+import subprocess, sys
+held = b"x" * (1 << 30)
+child = "from experiments.record import peak_memory; print(peak_memory()['peak_memory_mib'])"
+print(subprocess.run([sys.executable, "-c", child], capture_output=True, text=True, check=True).stdout)
+"""
+
+
+@pytest.mark.skipif(platform.system() != "Linux", reason="asks the kernel of Linux")
+def test_the_peak_of_a_process_is_not_that_of_the_process_that_started_it() -> None:
+    command = [sys.executable, "-c", LARGE_PARENT]
+    peak = float(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout)
+    assert 5 < peak < 500
+
+
 def test_47236_sparse_features_train_within_a_gib_and_a_half(tmp_path: Path) -> None:
     configured("rcv1")  # skips where it is missing
     layers = ("data/rcv1", "scheme/seal_dynamic", "objective/nce")
