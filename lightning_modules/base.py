@@ -174,6 +174,18 @@ class Scheme(Bookkeeping):
         }
 
 
+class TaskNetScheme(Scheme):
+    """A scheme whose task-net A predicts."""
+
+    task_net: nn.Module
+
+    def predictors(self) -> list[nn.Module]:
+        return [self.task_net]
+
+    def predict(self, batch: Batch) -> Tensor:
+        return self.space.over(batch.mask).relax(self.task_net(batch.inputs))
+
+
 def check_clip_norm(name: str, norm: float | None) -> None:
     """Raise an error unless the norm is above 0, or None for no clipping.
 

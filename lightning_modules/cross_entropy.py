@@ -6,12 +6,12 @@ from pytorch_lightning.cli import OptimizerCallable
 from torch import Tensor, nn
 
 from datamodules.batches import Batch
-from lightning_modules.base import Part, Scheme
+from lightning_modules.base import Part, TaskNetScheme
 from losses.observed import mean
 from networks.sizes import at_least
 
 
-class CrossEntropy(Scheme):
+class CrossEntropy(TaskNetScheme):
     """A task-net learns from supervision only, `task_steps` steps a batch.   [all four papers' baseline]
 
     More than one step makes the control for schemes that take as many.
@@ -37,9 +37,3 @@ class CrossEntropy(Scheme):
     def parts(self) -> dict[str, Part]:
         learned = self.task_net.parameters()
         return {"task": Part(learned, self.task_optimizer, self.task_loss, **self.main_options)}
-
-    def predictors(self) -> list[nn.Module]:
-        return [self.task_net]
-
-    def predict(self, batch: Batch) -> Tensor:
-        return self.space.over(batch.mask).relax(self.task_net(batch.inputs))

@@ -12,14 +12,14 @@ from datamodules.batches import Batch
 from energies.base import Energy
 from inference.bilevel import Bilevel, OuterStep, Products, Solver
 from inference.guesses import Guess, GuessContext
-from lightning_modules.base import Part, Scheme, check_clip_norm
+from lightning_modules.base import Part, TaskNetScheme, check_clip_norm
 from lightning_modules.processes import mean_over_processes, over_processes, world_size
 from losses.objectives import EnergyFn, Objective
 from losses.observed import over_observed
 from networks.sizes import at_least
 
 
-class Implicit(Scheme):
+class Implicit(TaskNetScheme):
     """On each batch: `inner_steps` steps of the task-net, then one of the energy.   [Implicit algorithm 1]
 
     theta, the task-net A, minimises the inner loss, warm-started. phi, the energy E, minimises the outer one
@@ -137,12 +137,6 @@ class Implicit(Scheme):
                 phi, self.energy_optimizer, gradient=self.hypergradient, clip_norm=self.energy_clip_norm
             ),
         }
-
-    def predictors(self) -> list[nn.Module]:
-        return [self.task_net]
-
-    def predict(self, batch: Batch) -> Tensor:
-        return self.space.over(batch.mask).relax(self.task_net(batch.inputs))
 
     def on_train_epoch_end(self) -> None:
         """Warn once if the solver stops early or the implicit gradient is 0; see Scheme."""

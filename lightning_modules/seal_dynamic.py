@@ -9,14 +9,14 @@ from torch import Tensor, nn
 from datamodules.batches import Batch
 from energies.base import Energy
 from inference.guesses import Guess, GuessContext
-from lightning_modules.base import Part, Scheme
+from lightning_modules.base import Part, TaskNetScheme
 from lightning_modules.processes import over_processes
 from losses.objectives import Objective
 from losses.task import TaskLoss
 from networks.sizes import at_least
 
 
-class SealDynamic(Scheme):
+class SealDynamic(TaskNetScheme):
     """The loss-net learns from guesses of the task-net, the task-net from the loss-net.
 
     [SEAL algorithm 1, eqs. 4, 5]
@@ -85,9 +85,3 @@ class SealDynamic(Scheme):
             "task": Part(of_task, self.task_optimizer, self.task_loss, **self.main_options),
             "energy": Part(self.energy.parameters(), self.energy_optimizer, self.energy_loss),
         }
-
-    def predictors(self) -> list[nn.Module]:
-        return [self.task_net]
-
-    def predict(self, batch: Batch) -> Tensor:
-        return self.space.over(batch.mask).relax(self.task_net(batch.inputs))

@@ -7,13 +7,13 @@ from torch import Tensor, nn
 
 from datamodules.batches import Batch
 from energies.base import Energy
-from lightning_modules.base import Part, Scheme
+from lightning_modules.base import Part, TaskNetScheme
 from losses.objectives import Objective
 from losses.task import TaskLoss
 from networks.sizes import at_least
 
 
-class SealStatic(Scheme):
+class SealStatic(TaskNetScheme):
     """A task-net learns from supervision and from the loss-net of a finished run.
 
     [SEAL §3.1, eq. 1]
@@ -58,9 +58,3 @@ class SealStatic(Scheme):
     def parts(self) -> dict[str, Part]:
         learned = self.task_net.parameters()
         return {"task": Part(learned, self.task_optimizer, self.task_loss, **self.main_options)}
-
-    def predictors(self) -> list[nn.Module]:
-        return [self.task_net]
-
-    def predict(self, batch: Batch) -> Tensor:
-        return self.space.over(batch.mask).relax(self.task_net(batch.inputs))

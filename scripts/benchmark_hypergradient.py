@@ -58,7 +58,7 @@ from lightning_modules.metrics.sequence import SequenceScores
 from losses.objectives import Contrastive
 from networks.mlp import LabelMLP
 from scripts.benchmark_sequences import tweets, ways
-from scripts.benchmark_training import trainer
+from scripts.peers.bare import trainer
 from scripts.peers.hypergradient import PEERS, Contender, Task
 from scripts.peers.timing import show, side_by_side
 

@@ -17,7 +17,7 @@ import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
 
-from datamodules.batches import Batch, Batches
+from datamodules.batches import Batches
 from energies.base import SumEnergy
 from energies.chain import ChainEnergy
 from energies.mlc import LabelMixEnergy, LocalEnergy
@@ -25,28 +25,25 @@ from energies.scaling import Online
 from energies.spaces import LabelSets, TagSequences
 from experiments.run.cli import quiet_lightning
 from inference.chain import criteria
-from inference.guesses import GuessContext, Sampled
-from lightning_modules.bookkeeping import mix
 from lightning_modules.crf_joint import CRFJoint
 from lightning_modules.crf_scaled import CRFScaled
 from lightning_modules.cross_entropy import CrossEntropy
 from lightning_modules.metrics.multilabel import MultiLabelScores
 from lightning_modules.metrics.sequence import SequenceScores
-from lightning_modules.seal_dynamic import SealDynamic
 from losses.objectives import Guesses, NCERanking
-from losses.task import EnergyAndSupervision
 from networks.inputs import Sequences
 from networks.lenet import LeNet
 from networks.mlp import LabelMLP
+from scripts.peers.bare import CD, FEATURES, LABELS, NCE, ROWS, Loop, adamw, rows, trainer
 from scripts.peers.timing import show, side_by_side
 
-NETS = {"bibtex 1836-400-400-159": (1836, 159, 2, 400), "tiny 8-8-8": (8, 8, 1, 8)}
+NETS = {"bibtex 1836-400-400-159": (FEATURES, LABELS, 2, 400), "tiny 8-8-8": (8, 8, 1, 8)}
 SETS = {
     "bibtex K=20": (159, 200, 20, 2.4),
     "spo_fun K=40": (500, 300, 40, 8.7),
     "cal500 K=20": (174, 400, 20, 26),
 }
-ROWS, EPOCHS = 32 * 139, 3  # the rows of bibtex; enough epochs to hide the start of a run
+EPOCHS = 3  # enough to hide the start of a run
 WORDS, LENGTHS, LONGEST = 32 * 20, (7.6, 2.3), 14  # mean and deviation of the handwritten words
 SEARCHED = 2000 / 5490  # of the words of eight folds
 CRITERIA: dict[str, type[criteria.Criterion]] = {
@@ -55,7 +52,6 @@ CRITERIA: dict[str, type[criteria.Criterion]] = {
     "CE": criteria.MarginalCrossEntropy,
     "CE (MF)": criteria.MeanFieldCrossEntropy,
 }
-adamw = partial(torch.optim.AdamW, lr=1e-3, fused=True)
 
 
 def net_of(name: str) -> LabelMLP:
@@ -66,11 +62,9 @@ def net_of(name: str) -> LabelMLP:
 
 
 def data_of(name: str) -> Batches:
-    """Rows as dense tensors, cut into batches."""
+    """Rows of the net's size."""
     features, labels, *_ = NETS[name]
-    generator = torch.Generator().manual_seed(0)
-    x = (torch.rand(ROWS, features, generator=generator) < 0.04).float()
-    return Batches(x, (torch.rand(ROWS, labels, generator=generator) < 0.1).float(), batch_size=32, seed=0)
+    return rows(features, labels)
 
 
 def bare(name: str, net: nn.Module) -> None:
@@ -83,17 +77,6 @@ def bare(name: str, net: nn.Module) -> None:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-
-
-def trainer(**options: object) -> pl.Trainer:
-    """A trainer without extras, on the CPU, for one epoch by default."""
-    defaults: dict[str, object] = {
-        "max_epochs": 1,
-        "enable_progress_bar": False,
-        "enable_model_summary": False,
-        "enable_checkpointing": False,
-    }
-    return pl.Trainer(accelerator="cpu", logger=False, **(defaults | options))  # type: ignore[arg-type]
 
 
 def scheme(name: str, net: nn.Module) -> None:
@@ -125,9 +108,9 @@ class Usual(pl.LightningModule):
 def usual(name: str, net: nn.Module) -> None:
     """That, with a DataLoader over rows."""
     data = data_of(name)
-    rows = torch.utils.data.TensorDataset(data.inputs, data.y)
+    dataset = torch.utils.data.TensorDataset(data.inputs, data.y)
     trainer(max_epochs=EPOCHS).fit(
-        Usual(net, NETS[name][1]), torch.utils.data.DataLoader(rows, batch_size=32, shuffle=True)
+        Usual(net, NETS[name][1]), torch.utils.data.DataLoader(dataset, batch_size=32, shuffle=True)
     )
 
 
@@ -146,80 +129,11 @@ def loops() -> dict[str, dict[str, float]]:
     return found
 
 
-class NCE:
-    """SEAL-dynamic NCE of bibtex, as released: 12 energy steps and a task step, 5 times a batch."""
-
-    features, labels, layers, width = NETS["bibtex 1836-400-400-159"]
-    inner, outer, rows = 12, 5, 32 * 4
-    space, objective, guess = LabelSets(labels), NCERanking(), Sampled(20)
-    task_loss = EnergyAndSupervision(5.515)
-
-    def __init__(self) -> None:
-        torch.manual_seed(0)
-        net = partial(LabelMLP, self.features, self.labels, num_layers=self.layers, width=self.width)
-        self.task, self.energy = net(), SumEnergy(LocalEnergy(net()), LabelMixEnergy(self.labels, 200))
-        self.task.labels.weight.data.sub_(0.0125)  # so that samples have few labels, as after an epoch
-
-    def data(self) -> Batches:
-        whole = data_of("bibtex 1836-400-400-159")
-        return Batches(whole.inputs[: self.rows], whole.y[: self.rows], batch_size=32, seed=0)
-
-    def scheme(self) -> None:
-        """Under the Trainer."""
-        module = SealDynamic(
-            self.task,
-            self.energy,
-            self.objective,
-            self.guess,
-            self.task_loss,
-            adamw,
-            adamw,
-            inner_steps=self.inner,
-            outer_steps=self.outer,
-            space=self.space,
-            metric=MultiLabelScores(self.labels),
-        )
-        trainer().fit(module, self.data())
-
-    def bare(self) -> None:
-        """The same steps and random numbers in a bare loop, with the clipping of the task-net's gradient."""
-        optimizers = {"task": adamw(self.task.parameters()), "energy": adamw(self.energy.parameters())}
-        counts = {"task": 0, "energy": 0}
-        for batch in self.data():
-            for _ in range(self.outer):
-                for part in ["energy"] * self.inner + ["task"]:
-                    torch.default_generator.manual_seed(mix(0, 0, list(counts).index(part), counts[part]))
-                    counts[part] += 1
-                    optimizers[part].zero_grad()
-                    self.loss(part, batch).backward()
-                    if part == "task":
-                        nn.utils.clip_grad_norm_(self.task.parameters(), 10.0)
-                    optimizers[part].step()
-
-    def loss(self, part: str, batch: Batch) -> Tensor:
-        """The loss of a part, the other part frozen."""
-        self.energy.requires_grad_(part == "energy")
-        if part == "task":
-            return self.task_loss(self.energy, self.space, batch.inputs, batch.y, self.task(batch.inputs))
-        with torch.no_grad():
-            logits = self.task(batch.inputs)
-            drawn = self.guess(
-                GuessContext(self.energy, self.objective, self.space, batch.inputs, batch.y, logits)
-            )
-        return self.objective(self.energy, self.space, batch.inputs, batch.y, drawn)
-
-
-def dynamic() -> dict[str, dict[str, float]]:
-    """Microseconds a step."""
-    one, other = NCE(), NCE()
-    one.bare()
-    other.scheme()
-    for mine, theirs in ((one.task, other.task), (one.energy, other.energy)):
-        for p, q in zip(mine.parameters(), theirs.parameters(), strict=True):
-            assert torch.equal(p, q), "the scheme and the bare loop part ways"
-    times = side_by_side({"bare loop": NCE().bare, "SEAL-dynamic NCE": NCE().scheme}, repeats=1)
-    steps = NCE.rows / 32 * NCE.outer * (NCE.inner + 1)
-    return {"bibtex, K = 20": {name: spent / steps for name, spent in times.items()}}
+def beside(kind: type[Loop]) -> dict[str, float]:
+    """Microseconds a step of a scheme and of its bare loop."""
+    kind.check()
+    times = side_by_side({"bare loop": kind().bare, "scheme": kind().scheme}, repeats=1)
+    return {name: spent / kind.steps for name, spent in times.items()}
 
 
 def sets() -> dict[str, dict[str, float]]:
@@ -298,7 +212,11 @@ def main() -> None:
     quiet_lightning()
     warnings.filterwarnings("ignore")
     show("one training step", loops(), "bare loop")
-    show("one step of SEAL-dynamic NCE", dynamic(), "bare loop")
+    show(
+        "one step of a scheme with an energy",
+        {kind.__name__: beside(kind) for kind in (NCE, CD)},
+        "bare loop",
+    )
     show("NCE samples, loss and gradient", sets(), "members")
     show("one epoch of chains", chains(), "unary network")
 

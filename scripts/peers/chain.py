@@ -73,14 +73,14 @@ def from_lists(task: Task) -> Callable[[Any], Tensor]:
     return spread
 
 
+def tables(t: Task) -> dict[str, Tensor]:
+    """The scores of transitions and ends, by the names that several packages use."""
+    return {"transitions": t.pairwise, "start_transitions": t.start, "end_transitions": t.end}
+
+
 def pytorch_crf(t: Task) -> Contender:
     """The most common one: log space, a loop over positions, autograd."""
-    crf = filled(
-        import_module("torchcrf").CRF(t.pairwise.shape[0], batch_first=True),
-        transitions=t.pairwise,
-        start_transitions=t.start,
-        end_transitions=t.end,
-    )
+    crf = filled(import_module("torchcrf").CRF(t.pairwise.shape[0], batch_first=True), **tables(t))
     return Contender(
         [t.unary, *crf.parameters()],
         lambda: -crf(t.unary, t.tags, t.mask, reduction="sum"),
@@ -92,12 +92,7 @@ def pytorch_crf(t: Task) -> Contender:
 
 def pyt_crf(t: Task) -> Contender:
     """A newer package of that design, with the gold score and the back trace vectorised."""
-    crf = filled(
-        import_module("pyt_crf").CRF(t.pairwise.shape[0]),
-        transitions=t.pairwise,
-        start_transitions=t.start,
-        end_transitions=t.end,
-    )
+    crf = filled(import_module("pyt_crf").CRF(t.pairwise.shape[0]), **tables(t))
     return Contender(
         [t.unary, *crf.parameters()],
         lambda: crf(t.unary, t.tags, t.mask, reduction="sum"),
