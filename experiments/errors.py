@@ -20,6 +20,10 @@ class ConfigError(UserError):
     """An invalid config file or option."""
 
 
+class SweepError(UserError):
+    """An invalid sweep file, or a study of a sweep that cannot be read or written."""
+
+
 class StoreError(UserError):
     """Records or run folders that cannot be read or written."""
 

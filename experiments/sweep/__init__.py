@@ -1,0 +1,1 @@
+"""Sweeps: one W&B sweep file, run here or by a W&B server."""
