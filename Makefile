@@ -34,9 +34,11 @@ check: setup ## Run the linters, the type checker, the import rules, the size bu
 
 reproduce: needs-table setup ## Run what is not yet done of a paper's table and draw it: make reproduce TABLE=quickstart
 #               [ROWS=ce,dynamic_nce] [COLUMNS=bibtex,genbase] [SEEDS=0,1,2] [JOBS=2] [FRESH=1] [VERIFY=1] [DRY=1]
+#               [ON=slurm] [CLUSTER=conf/cluster/cpu.yaml]
 	@$(RUN) -m scripts.reproduce "$(TABLE)" $(if $(ROWS),--rows "$(ROWS)") $(if $(COLUMNS),--columns "$(COLUMNS)") \
 	    $(if $(SEEDS),--seeds "$(SEEDS)") $(if $(JOBS),--jobs "$(JOBS)") $(if $(FRESH),--fresh) \
-	    $(if $(VERIFY),--verify) $(if $(DRY),--dry-run)
+	    $(if $(VERIFY),--verify) $(if $(DRY),--dry-run) $(if $(ON),--on "$(ON)") \
+	    $(if $(CLUSTER),--cluster "$(CLUSTER)")
 
 table: needs-table setup ## Draw a table again from the finished runs, without running any: make table TABLE=seal_mlc
 	@$(RUN) -m scripts.reproduce "$(TABLE)" --collect

@@ -208,14 +208,15 @@ def placed(record: Record, table: str, place: Place) -> Record:
 
 
 def take_over(table: str, ids: dict[str, str]) -> None:
-    """Copy records that a table shares with other tables; `ids` has its runs, as "row/column/seed"."""
+    """Add records of other tables and of jobs; `ids` has the table's runs, as "row/column/seed"."""
     known, own = finished(), places(table)
     found = []
     for name, run_id in ids.items():
         row, column, seed = name.split("/")
         place = row, column, int(seed)
-        if run_id in known and own.get(place) != run_id:
-            found.append(placed(known[run_id], table, place))
+        record = own.get(place) != run_id and (known.get(run_id) or read_record(run_id))
+        if record:
+            found.append(placed(record, table, place))
     keep(table, found)
 
 

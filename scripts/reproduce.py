@@ -6,12 +6,16 @@ python -m scripts.reproduce seal_mlc --rows ce,dynamic_nce --columns bibtex --se
 import argparse
 import signal
 import sys
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
 
 from experiments.errors import UserError
 from experiments.run import slurm
+
+if TYPE_CHECKING:
+    from experiments.run.reproduce import Selection
 
 
 def main(arguments: list[str] | None = None, console: Console | None = None) -> int:
@@ -35,6 +39,13 @@ def main(arguments: list[str] | None = None, console: Console | None = None) -> 
         "--dry-run", action="store_true", help="print what would run and what is done; run nothing"
     )
     parser.add_argument("--collect", action="store_true", help="render it from existing records; run nothing")
+    parser.add_argument("--on", choices=["slurm"], help="submit the runs as an array of jobs")
+    parser.add_argument(
+        "--cluster", default="cpu", help="with --on slurm: a file of conf/cluster (default: cpu), or a path"
+    )
+    parser.add_argument(
+        "--status", action="store_true", help="print the state of each run and its job in SLURM"
+    )
     given = parser.parse_args(arguments)
     console = console or Console()
     try:
@@ -51,6 +62,8 @@ def main(arguments: list[str] | None = None, console: Console | None = None) -> 
             raise UserError(f"--jobs {given.jobs}: take 1 or more, or 0 for one per core.")
         given_names = (given.rows, given.columns, given.seeds)
         chosen = engine.Selection(given.table, *given_names, jobs=given.jobs, fresh=given.fresh)
+        if given.on:
+            return _on_slurm(chosen, given, console)
         if given.verify:
             return verify(chosen, console, dry=given.dry_run)
         return engine.dry_run(chosen, console) if given.dry_run else engine.reproduce(chosen, console)
@@ -60,6 +73,18 @@ def main(arguments: list[str] | None = None, console: Console | None = None) -> 
         return 2
     except KeyboardInterrupt:
         return 130
+
+
+def _on_slurm(chosen: "Selection", given: argparse.Namespace, console: Console) -> int:
+    """Submit a table, or print the job."""
+    from experiments.cluster.file import read_cluster
+    from experiments.cluster.table import show_table, submit_table
+
+    for option in ("fresh", "verify"):
+        if getattr(given, option):
+            raise UserError(f"--{option} trains on this machine: leave --on slurm out.")
+    cluster = read_cluster(given.cluster)
+    return (show_table if given.dry_run else submit_table)(chosen, cluster, console)
 
 
 def start() -> int:

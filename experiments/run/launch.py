@@ -117,7 +117,7 @@ class Launch:
             outcome = slot.answer.recv()
         except EOFError:
             slot.process.join()
-            outcome = Outcome("failed", _how_died(slot.process.exitcode))
+            outcome = Outcome("failed", how_died(slot.process.exitcode))
         slot.process.join()
         if outcome.state == "held":
             self.held.add(slot.run.id)
@@ -200,7 +200,8 @@ def adopt_finished(plan: Plan, tell: Callable[[str], None]) -> None:
             tell(f"{run.name}: taken over from an earlier run")
 
 
-def _how_died(code: int | None) -> str:
+def how_died(code: int | None) -> str:
+    """Why a process ended without an answer."""
     if code is not None and code < 0:
         hint = " (out of memory, perhaps)" if code == -9 else ""
         return f"killed by signal {-code}{hint}; it resumes from its last epoch next time"

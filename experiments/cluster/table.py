@@ -1,0 +1,203 @@
+"""A table as job arrays: a task for each run that is neither done nor in the queue."""
+
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from experiments import store
+from experiments.cluster import queue
+from experiments.cluster.file import Cluster
+from experiments.cluster.queue import Queued
+from experiments.cluster.script import folder, job_text, single
+from experiments.cluster.task import Task, read_tasks, write_tasks
+from experiments.errors import ClusterError
+from experiments.page.page import render
+from experiments.plan.runs import Plan, Run
+from experiments.run.execute import Job
+from experiments.run.launch import adopt_finished
+from experiments.run.reproduce import Selection, keep_state, plan_of
+from experiments.run.workers import threads
+
+JOB = "JOB"  # stands for the array's id until SLURM has given one
+
+
+@dataclass(frozen=True)
+class Array:
+    """The runs of one array, and the jobs that each of them waits for."""
+
+    name: str
+    runs: list[Run]
+    after: dict[str, list[str]]  # by run
+    text: str
+
+    @property
+    def folder(self) -> Path:
+        """The files of its job."""
+        return folder() / self.name
+
+
+def submit_table(selection: Selection, cluster: Cluster, console: Console) -> int:
+    """Submit what is neither done nor in the queue, and render what is done; the exit code."""
+    with store.locked(folder() / ".lock"):
+        jobs = in_queue()  # before the plan: what ends in between is done in the plan
+        plan = plan_of(selection, console, fetch=True)
+        agree(plan, cluster)
+        adopt_finished(plan, console.print)
+        keep_state(plan)
+        for run in _hopeless(plan, jobs):
+            queue.cancel(jobs.pop(run.id).job)
+        left = _left(plan, jobs, console)
+        size = queue.longest()
+        for start in range(0, len(left), size):
+            array = array_of(plan, cluster, left[start : start + size], jobs)
+            job = _submit(plan, array)
+            jobs |= {run.id: _pending(f"{job}_{i}", array) for i, run in enumerate(array.runs)}
+            console.print(f"job {job}: {len(array.runs)} runs, {array.folder}/job.sh", highlight=False)
+    render(plan.table, console)
+    name = plan.table.name
+    console.print(
+        f"{len(left)} runs submitted. `make status TABLE={name}` shows the queue, `make table TABLE={name}` "
+        "what is done.",
+        highlight=False,
+        soft_wrap=True,
+    )
+    return 0
+
+
+def show_table(selection: Selection, cluster: Cluster, console: Console) -> int:
+    """Print the job that would be submitted, and what each of its tasks waits for; the exit code."""
+    jobs = in_queue() if queue.available() else {}
+    plan = plan_of(selection, console, fetch=False)
+    agree(plan, cluster)
+    for run in _hopeless(plan, jobs):
+        del jobs[run.id]
+    left = _left(plan, jobs, console)
+    if not left:
+        console.print("nothing to submit")
+        return 0
+    array = array_of(plan, cluster, left, jobs)
+    console.print(array.text, highlight=False, markup=False, soft_wrap=True)
+    for i, run in enumerate(left):
+        after = f"  after {', '.join(array.after[run.id])}" if run.id in array.after else ""
+        console.print(
+            f"task {i:3} {run.id}  {run.name}{after}", highlight=False, markup=False, soft_wrap=True
+        )
+    return 0
+
+
+def in_queue() -> dict[str, Queued]:
+    """The runs of any table that are in the queue, and their jobs."""
+    found: dict[str, Queued] = {}
+    files: dict[str, list[Task]] = {}
+    for job in queue.queued():
+        if job.name not in files:
+            files[job.name] = read_tasks(folder() / job.name / "tasks.jsonl")
+        if job.task.isdigit() and int(job.task) < len(files[job.name]):
+            found[files[job.name][int(job.task)].job.id] = job
+    return found
+
+
+def agree(plan: Plan, cluster: Cluster) -> None:
+    """Raise an error where a run's trainer and the cluster file contradict each other."""
+    single(cluster, "a run of a table has one")
+    for run in plan.runs:
+        trainer = run.config.get("trainer", {})
+        for key in ("devices", "num_nodes"):
+            if trainer.get(key) not in (None, 1, "1", "auto"):
+                raise ClusterError(
+                    f"{run.name} has trainer.{key} {trainer[key]}, but a run of a table is one process. "
+                    "Train it with scripts.train --cluster."
+                )
+        check_accelerator(trainer.get("accelerator"), cluster, run.name)
+
+
+def check_accelerator(accelerator: object, cluster: Cluster, name: str) -> None:
+    """Raise an error if a run asks for another kind of device than it gets."""
+    if accelerator in ("gpu", "cuda") and not cluster.gpus:
+        raise ClusterError(f"{name} has trainer.accelerator {accelerator}, but {cluster.path} gives no GPU.")
+    if accelerator == "cpu" and cluster.gpus:
+        raise ClusterError(
+            f"{name} has trainer.accelerator cpu, but {cluster.path} asks for gpus: {cluster.gpus}."
+        )
+
+
+def array_of(plan: Plan, cluster: Cluster, runs: list[Run], jobs: Mapping[str, Queued]) -> Array:
+    """The array of these runs; `jobs` has those that are in the queue already."""
+    stem = re.sub(r"[^\w.+-]", "_", plan.table.name)
+    name = f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}"
+    while (folder() / name).exists():
+        name += "+"
+    done = {run.id for run in plan.runs if run.done}
+    tasks = {run.id: f"{JOB}_{i}" for i, run in enumerate(runs)}
+    known = {id: job.job for id, job in jobs.items()} | tasks
+    after = {}
+    for run in runs:
+        if waits := [known[needed] for needed in run.needs.values() if needed not in done]:
+            after[run.id] = waits
+    arguments = ["-m", "experiments.cluster.task", str(folder() / name / "tasks.jsonl")]
+    output = folder() / name / "%a.txt"
+    text = job_text(cluster, name, arguments, output=output, tasks=len(runs), hold=bool(after))
+    return Array(name, runs, after, text)
+
+
+def _hopeless(plan: Plan, jobs: Mapping[str, Queued]) -> list[Run]:
+    """Waiting runs whose needs have failed, and which SLURM has not yet cancelled."""
+    known = {run.id for run in plan.runs if run.done} | jobs.keys()
+    found = []
+    for run in plan.runs:
+        waits = run.id in jobs and jobs[run.id].state == "PENDING"
+        if waits and not run.done and not known.issuperset(run.needs.values()):
+            found.append(run)
+            known.discard(run.id)
+    return found
+
+
+def _left(plan: Plan, jobs: Mapping[str, Queued], console: Console) -> list[Run]:
+    """The runs to submit: not done, not in the queue, not at work, and nor is what they need at work here."""
+    left: dict[str, Run] = {}
+    names = {run.id: run.name for run in plan.runs}
+    done = {run.id for run in plan.runs if run.done}
+    for run in plan.todo():
+        lost = [n for n in run.needs.values() if n not in done | jobs.keys() | left.keys()]
+        if run.id in jobs:
+            job = jobs[run.id]
+            console.print(f"{run.name}: in the queue as {job.job}, {job.state.lower()}", highlight=False)
+        elif store.is_held(store.run_dir(run.id)):
+            console.print(f"{run.name}: another process works on it", highlight=False)
+        elif lost:
+            console.print(f"{run.name}: needs {names[lost[0]]}, submit it later", highlight=False)
+        else:
+            left[run.id] = run
+    return list(left.values())
+
+
+def _submit(plan: Plan, array: Array) -> str:
+    names = {run.id: run.name for run in plan.runs}
+    write_tasks(array.folder / "tasks.jsonl", (_task(plan, run, names) for run in array.runs))
+    store.write(array.folder / "job.sh", array.text)
+    job = queue.submit(array.text)
+    if array.after:
+        try:
+            for i, run in enumerate(array.runs):
+                if run.id in array.after:
+                    queue.depend(f"{job}_{i}", [one.replace(JOB, job) for one in array.after[run.id]])
+            queue.release(job)
+        except BaseException:
+            queue.cancel(job)
+            raise
+    return job
+
+
+def _task(plan: Plan, run: Run, names: Mapping[str, str]) -> Task:
+    row, column = run.places[0]
+    facts = {"table": plan.table.name, "row": row, "column": column, "seed": run.seed}
+    job = Job(run.id, run.filled(), run.identity, facts, threads(), runs=store.RUNS)
+    return Task(job, run.name, {needed: names[needed] for needed in run.needs.values()})
+
+
+def _pending(job: str, array: Array) -> Queued:
+    return Queued(job, job.rpartition("_")[2], "PENDING", "", array.name)
