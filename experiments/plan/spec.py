@@ -8,14 +8,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from experiments import fields
 from experiments.errors import TableError, short, suggest
-from experiments.fields import Check, shown
+from experiments.fields import shown
 from experiments.plan.claims import Claim, ClaimError, read_claim
 from experiments.plan.keys import REPORTED, TABLE
 from experiments.plan.layers import rows_of
+from experiments.plan.reader import Reader, is_file
 from experiments.plan.table import TUNED, Changes, Column, Figure, Metric, Ratio, Row, Table
 from experiments.plan.yaml_file import Tree, YamlFile, read_yaml
 
@@ -45,7 +46,7 @@ def select(kind: str, wanted: str | None, options: Iterable[Any]) -> list[Any]:
 def _load(name: str) -> YamlFile:
     """The file of a table."""
     places = [Path(name)] if name.endswith(".yaml") else [f / f"{name}.yaml" for f in (TABLES, SWEEPS)]
-    path = next(filter(_is_file, places), None)
+    path = next(filter(is_file, places), None)
     if path is None:
         names = sorted(p.stem for folder in (TABLES, SWEEPS) for p in folder.glob("*.yaml"))
         unknown = f"There is no table {shown(name)} (looked for {short(str(places[0]))})."
@@ -53,21 +54,13 @@ def _load(name: str) -> YamlFile:
     return read_yaml(path)
 
 
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except OSError:  # the name is too long
-        return False
-
-
-class _Reader:
+class _Reader(Reader):
     """Turns the tree of one file into a Table, naming line and key of every fault."""
 
-    def __init__(self, file: YamlFile) -> None:
-        self.file, self.path = file, file.path
+    keys = TABLE
 
     def table(self, tree: Tree) -> Table:
-        tree = self._keys("table", "", tree, needed=("title", "metric", "seeds", "columns", "rows"))
+        tree = self.keyed("table", "", tree, needed=("title", "metric", "seeds", "columns", "rows"))
         columns = {name: self._column(name, t) for name, t in self._written_out("columns", tree).items()}
         trees = {
             name: t for n, rest in self._written_out("rows", tree).items() for name, t in self._grid(n, rest)
@@ -79,7 +72,7 @@ class _Reader:
         table = Table(
             name=self.path.stem,
             title=str(tree["title"]),
-            source=self._keys("source", "source", tree.get("source", {})),
+            source=self.keyed("source", "source", tree.get("source", {})),
             metric=self._metric(tree["metric"]),
             seeds=self._seeds(tree["seeds"]),
             columns=columns,
@@ -107,22 +100,22 @@ class _Reader:
                 try:
                     file = read[lender] = read.get(lender) or _load(lender)
                 except TableError as error:
-                    self._fail(place, f": {error}")
+                    self.fail(place, f": {error}")
                 lent = file.tree.get(kind) if isinstance(file.tree, dict) else None
                 trees[name] = lent.get(name) if isinstance(lent, dict) else None
                 if not isinstance(trees[name], dict):
-                    self._fail(place, f" is said to be that of {lender}, and {file.path} writes out none.")
+                    self.fail(place, f" is said to be that of {lender}, and {file.path} writes out none.")
         return trees
 
     def _metric(self, tree: Tree, place: str = "metric") -> Metric:
-        return Metric(**self._keys("metric", place, tree, needed=("name",)))
+        return Metric(**self.keyed("metric", place, tree, needed=("name",)))
 
     def _measure(self, place: str, tree: Tree, table: Table) -> Table:
         """The table, or some of its rows, with another metric: the same cells, other numbers."""
-        tree = self._keys("measure", place, tree, needed=("metric",))
+        tree = self.keyed("measure", place, tree, needed=("metric",))
         metric = self._metric(tree["metric"], f"{place}.metric")
         for row in (shown_rows := tree.get("rows") or table.rows):
-            self._known(f"{place}.rows", "row", row, table.rows)
+            self.known(f"{place}.rows", "row", row, table.rows)
         rows = {name: row for name, row in table.rows.items() if name in shown_rows}
         return replace(
             table,
@@ -138,31 +131,31 @@ class _Reader:
         )
 
     def _ratio(self, place: str, tree: Tree, rows: dict[str, Row]) -> Ratio:
-        tree = self._keys("ratio", place, tree, needed=("says", "of", "to"))
+        tree = self.keyed("ratio", place, tree, needed=("says", "of", "to"))
         for key in ("of", "to"):
-            self._known(f"{place}.{key}", "row", tree[key], rows)
+            self.known(f"{place}.{key}", "row", tree[key], rows)
         return Ratio(**tree)
 
     def _figure(self, place: str, tree: Tree, rows: dict[str, Row], columns: dict[str, Column]) -> Figure:
-        tree = self._keys("figure", place, tree, needed=("name", "title", "kind", "column"))
+        tree = self.keyed("figure", place, tree, needed=("name", "title", "kind", "column"))
         shape = {"sweep": ("values",), "curves": ("rows", "curve")}[tree["kind"]]
-        self._keys("figure", place, tree, needed=shape)
-        self._known(f"{place}.column", "column", tree["column"], columns)
+        self.keyed("figure", place, tree, needed=shape)
+        self.known(f"{place}.column", "column", tree["column"], columns)
         for key in ("rows", "values", "lines"):
             for row in tree.get(key, ()):
-                self._known(f"{place}.{key}", "row", row, rows)
+                self.known(f"{place}.{key}", "row", row, rows)
         return Figure(**tree)
 
     def _changes(self, place: str, tree: Tree, rows: dict[str, Row], columns: dict[str, Column]) -> Changes:
-        tree = self._keys("changes", place, tree, needed=("title", "row", "column"))
-        self._known(f"{place}.row", "row", tree["row"], rows)
-        self._known(f"{place}.column", "column", tree["column"], columns)
+        tree = self.keyed("changes", place, tree, needed=("title", "row", "column"))
+        self.known(f"{place}.row", "row", tree["row"], rows)
+        self.known(f"{place}.column", "column", tree["column"], columns)
         return Changes(**tree)
 
     def _column(self, name: str, tree: Tree) -> Column:
         place = f"columns.{name}"
-        self._check(fields.name, place, name)
-        tree = self._keys("column", place, tree)
+        self.check(fields.name, place, name)
+        tree = self.keyed("column", place, tree)
         config = self._files(f"{place}.config", tree.pop("config", []))
         return Column(name, str(tree.pop("label", name)), config, **tree)
 
@@ -170,14 +163,14 @@ class _Reader:
         """The rows of a tree: itself, or with `grid` one for each point, numbered and labelled."""
         place = f"rows.{name}"
         if not name.isidentifier() or len(name) > 80:
-            self._fail(place, ": a row's name is letters, digits and _, so that claims can say it.")
-        rest = self._keys("row", place, tree)
+            self.fail(place, ": a row's name is letters, digits and _, so that claims can say it.")
+        rest = self.keyed("row", place, tree)
         if "grid" not in rest:
             yield name, rest
             return
         grid = rest.pop("grid")
         if math.prod(map(len, grid.values())) > POINTS:
-            self._fail(f"{place}.grid", f" has more than {POINTS:,} points. Give fewer values.")
+            self.fail(f"{place}.grid", f" has more than {POINTS:,} points. Give fewer values.")
         for index, point in enumerate(product(*grid.values())):
             values = ", ".join(
                 f"{key.rpartition('.')[2]} {value}" for key, value in zip(grid, point, strict=True)
@@ -189,10 +182,10 @@ class _Reader:
         place, tree = f"rows.{name}", dict(tree)
         config = self._files(f"{place}.config", tree.pop("config", []))
         if bool(config) == bool(tree.pop("cited", not config)):
-            self._fail(place, ": a row has either `config` or `cited: true`.")
+            self.fail(place, ": a row has either `config` or `cited: true`.")
         only = tree.pop("columns", None)
         for column in only or []:
-            self._known(f"{place}.columns", "column", column, columns)
+            self.known(f"{place}.columns", "column", column, columns)
         tree["columns"] = None if only is None else tuple(only)
         return Row(name, str(tree.pop("label", name)), config, **tree)
 
@@ -200,15 +193,15 @@ class _Reader:
         for row in rows.values():
             for key, needed in row.needs.items():
                 place = f"rows.{row.name}.needs.{key}"
-                self._known(place, "row", needed, rows)
+                self.known(place, "row", needed, rows)
                 if rows[needed].cited:
-                    self._fail(place, f": {needed} is cited, it has no run to take from.")
+                    self.fail(place, f": {needed} is cited, it has no run to take from.")
         for row in rows.values():
             seen, todo = set(), [row.name]
             while todo:
                 for needed in rows[todo.pop()].needs.values():
                     if needed == row.name:
-                        self._fail(f"rows.{row.name}.needs", " leads back to itself.")
+                        self.fail(f"rows.{row.name}.needs", " leads back to itself.")
                     if needed not in seen:
                         seen.add(needed)
                         todo.append(needed)
@@ -221,16 +214,16 @@ class _Reader:
         for row in rows.values():
             if row.tuned:
                 kind = f"row in the files of {folder}"
-                self._known(f"rows.{row.name}.tuned", kind, row.tuned, sorted(there))
+                self.known(f"rows.{row.name}.tuned", kind, row.tuned, sorted(there))
         for column in columns.values():
             place = f"columns.{column.name}"
-            self._known(f"{place}.instead_of", "column", column.instead_of or column.name, columns)
+            self.known(f"{place}.instead_of", "column", column.instead_of or column.name, columns)
             if column.tuned:
-                self._known(f"{place}.tuned", f"file in {folder}", column.tuned, files)
+                self.known(f"{place}.tuned", f"file in {folder}", column.tuned, files)
 
     def _seeds(self, seeds: list[int]) -> tuple[int, ...]:
         if len(set(seeds)) != len(seeds):
-            self._fail("seeds", f" is {shown(seeds)}; write different whole numbers, such as [0, 1, 2].")
+            self.fail("seeds", f" is {shown(seeds)}; write different whole numbers, such as [0, 1, 2].")
         return tuple(seeds)
 
     def _reported(
@@ -238,10 +231,10 @@ class _Reader:
     ) -> dict[str, dict[str, tuple[float, float | None]]]:
         reported: dict[str, dict[str, tuple[float, float | None]]] = {}
         for row, cells in tree.get("reported", {}).items():
-            self._known(f"{place}.{row}", "row", row, rows)
+            self.known(f"{place}.{row}", "row", row, rows)
             for column, numbers in cells.items():
-                self._known(f"{place}.{row}.{column}", "column", column, columns)
-                self._check(REPORTED, f"{place}.{row}.{column}", numbers)
+                self.known(f"{place}.{row}.{column}", "column", column, columns)
+                self.check(REPORTED, f"{place}.{row}.{column}", numbers)
                 mean, std = (*numbers, None)[:2] if isinstance(numbers, list) else (numbers, None)
                 reported.setdefault(row, {})[column] = (mean, std)
         return reported
@@ -254,41 +247,19 @@ class _Reader:
         )
 
     def _claim(self, place: str, tree: Tree, rows: dict[str, Row], columns: dict[str, Column]) -> Claim:
-        tree = self._keys("claim", place, tree, needed=("holds",))
+        tree = self.keyed("claim", place, tree, needed=("holds",))
         for column in tree.get("on", []):
-            self._known(f"{place}.on", "column", column, columns)
+            self.known(f"{place}.on", "column", column, columns)
         try:
             return read_claim(tree, rows, columns)
         except ClaimError as error:
-            self._fail(f"{place}.holds", f": {error}")
+            self.fail(f"{place}.holds", f": {error}")
 
     def _files(self, place: str, names: str | list[str]) -> tuple[str, ...]:
         names = [names] if isinstance(names, str) else names
         for name in names:
-            if not _is_file(Path(name)):
-                siblings = [str(p) for p in Path(name).parent.glob("*.yaml")]
-                self._fail(place, f": there is no file {short(name)}. {suggest(name, siblings)}")
+            self.is_file(place, name)
         return tuple(names)
-
-    def _keys(self, kind: str, place: str, tree: Tree, *, needed: tuple[str, ...] = ()) -> dict[str, Any]:
-        """A copy of the tree, once all its keys and values are checked."""
-        for key in tree if isinstance(tree, dict) else ():
-            if key not in TABLE[kind]:
-                where = f"{place}.{key}" if place else key
-                self._fail(where, f" is not a key of a {kind}. {suggest(key, TABLE[kind])}")
-        self._check(fields.keyed(TABLE[kind], needed=needed), place, tree)
-        return dict(tree)
-
-    def _check(self, check: Check, place: str, found: Tree) -> None:
-        if fault := check(place, found):
-            self._fail(fault.place, f" {fault.says}.")
-
-    def _known(self, place: str, kind: str, name: str, options: Iterable[str]) -> None:
-        if name not in options:
-            self._fail(place, f": there is no {kind} {shown(name)}. {suggest(str(name), options)}")
-
-    def _fail(self, place: str, says: str) -> NoReturn:
-        raise TableError(f"{self.path}, line {self.file.line(place)}: {short(place) or 'the file'}{says}")
 
 
 def _numbered(kind: str, tree: Tree) -> Iterator[tuple[str, Tree]]:

@@ -46,7 +46,7 @@ def read_yaml(path: Path) -> YamlFile:
     except OSError as error:
         raise TableError(f"{path} cannot be read ({error.strerror}).") from None
     if len(content) > LARGEST:
-        raise TableError(f"{path} has {len(content):,} bytes; a table's file has at most {LARGEST:,}.")
+        raise TableError(f"{path} has {len(content):,} bytes; it may have at most {LARGEST:,}.")
     try:
         loader = _Loader(content.decode())
         root = loader.get_single_node()
