@@ -48,6 +48,7 @@ CHANGE = f.value(
 )
 # A curve may hold what is not finite, such as the loss of an epoch that diverged; a metric may not.
 POINT = f.value("a number", lambda v: isinstance(v, int | float) and not isinstance(v, bool))
+BY_THRESHOLD = ("val/f1_by_threshold", "test/f1_by_threshold")
 RECORD = f.keyed(
     {
         "id": f.file_name,
@@ -59,7 +60,7 @@ RECORD = f.keyed(
         "epochs": f.either(None, other=f.count),
         "updates": f.either(None, other=f.named(f.count)),
         "curves": f.named(f.listed(POINT)),
-        "findings": f.keyed({"changes": f.listed(CHANGE)}),
+        "findings": f.keyed({"changes": f.listed(CHANGE), **dict.fromkeys(BY_THRESHOLD, f.listed(f.number))}),
         "versions": f.named(f.word),
         "config": f.pairs,
         "starts": f.listed(START),

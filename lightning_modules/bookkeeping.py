@@ -187,8 +187,13 @@ class Bookkeeping(pl.LightningModule):
         self.log("test/examples_per_second", self._tested / self._test_seconds)
 
     def report(self, stage: str) -> dict[str, Tensor]:
-        """Log the scores of a stage; on validation the metric chooses its threshold first."""
-        scores = scores_of(self.metric, choose=stage == "val")
+        """Log the scores of a stage; on validation the metric chooses its threshold first.
+
+        A score that is a vector is not logged, it is a finding. The others are returned.
+        """
+        found = scores_of(self.metric, choose=stage == "val")
+        self.findings |= {f"{stage}/{name}": value.tolist() for name, value in found.items() if value.dim()}
+        scores = {name: value for name, value in found.items() if not value.dim()}
         self.log_dict({f"{stage}/{name}": value for name, value in scores.items()})
         return scores
 

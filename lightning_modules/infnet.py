@@ -178,9 +178,10 @@ class InfNet(Phased):
         """See Scheme; on validation also the scores of F, and what changes between A and F."""
         scores = super().report(stage)
         if stage == "val" and self.augmented_metric is not None:
-            for name, score in scores_of(self.augmented_metric, choose=True).items():
-                self.log(f"val/augmented_{name}", score)
-                self.log(f"val/ahead_{name}", scores[name] - score)
+            augmented = scores_of(self.augmented_metric, choose=True)
+            for name, score in scores.items():
+                self.log(f"val/augmented_{name}", augmented[name])
+                self.log(f"val/ahead_{name}", score - augmented[name])
         if stage == "val" and self.changes is not None:
             self.findings["changes"] = self.changes.found()
             self.changes.reset()

@@ -13,6 +13,7 @@ import torch
 
 import toy_world
 from datamodules.sources.files import Sources
+from lightning_modules.metrics.multilabel import GRID
 from toy_world import World
 
 world = toy_world.world  # the fixture
@@ -55,6 +56,9 @@ def test_the_first_command_trains_in_a_fresh_clone(clone: Path) -> None:
     (record,) = map(json.loads, (clone / "results/quickstart.jsonl").read_text().splitlines())
     assert began <= datetime.fromisoformat(record["finished"])
     assert record["starts"][0]["commit"] == git(clone, "rev-parse", "HEAD") and record["epochs"] > 1
+    for stage in ("val", "test"):  # of the best epoch, at every threshold
+        at_half = record["findings"][f"{stage}/f1_by_threshold"][GRID.index(0.5)]
+        assert at_half == pytest.approx(record["metrics"][f"{stage}/example_f1"])
     weights = torch.load(clone / f"runs/{record['id']}/checkpoints/best.ckpt", weights_only=True)[
         "state_dict"
     ]

@@ -5,7 +5,7 @@ import pytest
 import torch
 from sklearn.metrics import average_precision_score, f1_score
 
-from lightning_modules.metrics.multilabel import MultiLabelScores, average_precision
+from lightning_modules.metrics.multilabel import GRID, MultiLabelScores, average_precision
 
 
 def batch(rows: int = 60, labels: int = 9) -> tuple[torch.Tensor, torch.Tensor]:
@@ -21,7 +21,7 @@ def test_f1_scores_agree_with_scikit_learn() -> None:
     metric = MultiLabelScores(9)
     for p, t in zip(probability.split(25), y.split(25), strict=True):
         metric.update(p, t)
-    got = {name: float(value) for name, value in metric.compute().items()}
+    got = {name: float(value) for name, value in metric.compute().items() if not value.dim()}
     predicted = (probability >= 0.5).numpy()
     for name, average in {"example_f1": "samples", "micro_f1": "micro", "macro_f1": "macro"}.items():
         assert got[name] == pytest.approx(f1_score(y.numpy(), predicted, average=average, zero_division=0))
@@ -39,7 +39,7 @@ def test_average_precision_agrees_with_scikit_learn_ties_included() -> None:
 def test_scores_of_two_examples_are_as_worked_by_hand() -> None:
     metric = MultiLabelScores(3)
     metric.update(torch.tensor([[0.9, 0.6, 0.1], [0.2, 0.1, 0.3]]), torch.tensor([[1.0, 0, 1], [0, 0, 1]]))
-    scores = {name: float(value) for name, value in metric.compute().items()}
+    scores = {name: float(value) for name, value in metric.compute().items() if not value.dim()}
     # first: one of two right, one of two found: F1 1/2; second predicts nothing: 0
     assert scores["example_f1"] == pytest.approx(0.25)
     assert scores["micro_f1"] == pytest.approx(2 / (2 + 3))
@@ -73,10 +73,25 @@ def test_beside_a_chosen_threshold_the_score_at_one_half_is_told() -> None:
     metric = MultiLabelScores(2, thresholds=(0.4, 0.5, 0.2))
     metric.update(probability, y)
     metric.choose_threshold()
-    scores = {name: float(value) for name, value in metric.compute().items()}
+    scores = {name: float(value) for name, value in metric.compute().items() if not value.dim()}
     # at 0.4 both are right; at 0.5 the second predicts nothing
     assert scores["example_f1"] == 1 and scores["example_f1_at_half"] == pytest.approx(0.5)
     for thresholds in ((0.5,), (0.3, 0.2)):
         other = MultiLabelScores(2, thresholds)
         other.update(probability, y)
         assert "example_f1_at_half" not in other.compute()
+
+
+def test_f1_at_each_threshold_of_the_grid_is_the_f1_of_a_metric_with_that_threshold() -> None:
+    torch.manual_seed(0)
+    probability, y = torch.rand(50, 7).square(), (torch.rand(50, 7) < 0.3).float()
+    probability[:5, 0], y[:3] = torch.tensor(GRID)[:5], 0  # thresholds reached exactly, and empty truths
+    metric = MultiLabelScores(7)
+    for rows in (slice(0, 20), slice(20, 50)):
+        metric.update(probability[rows], y[rows])
+    alone = [MultiLabelScores(7, (threshold,)) for threshold in GRID]
+    for one in alone:
+        one.update(probability, y)
+    right = torch.stack([one.compute()["example_f1"] for one in alone])
+    assert len(set(right.tolist())) > 10
+    torch.testing.assert_close(metric.compute()["f1_by_threshold"], right)

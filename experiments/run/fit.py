@@ -68,7 +68,7 @@ def fit_and_test(cli: TrainCLI, facts: dict[str, Any], tell: Tell | None = None)
         **(sizes() if callable(sizes) else {}),
         "train_examples_per_second": _median(_first_phase(rows), "train/examples_per_second"),
         "curves": {monitor: _column(rows, monitor)} | kept.get("scheme_curves", {}),
-        **({"findings": findings} if (findings := chosen.get("scheme_findings")) else {}),
+        **({"findings": findings} if (findings := getattr(cli.model, "findings", None)) else {}),
         "data": dict(getattr(cli.datamodule, "checksums", {})),
         "versions": record.versions(),
         **here,

@@ -9,6 +9,8 @@ from torchmetrics import Metric
 
 from networks.sizes import at_least, match_answers
 
+GRID = (0.01, 0.02, 0.03, 0.04, *(step / 20 for step in range(1, 20)))  # of f1_by_threshold
+
 
 class MultiLabelScores(Metric):
     """Example-averaged, micro and macro F1, and mean average precision.   [SEAL §4.1 and code]
@@ -18,6 +20,8 @@ class MultiLabelScores(Metric):
     - macro_f1: F1 of each label, averaged over labels; a label neither true nor predicted anywhere scores 0.
     - map: average precision of each example's ranking of the labels, averaged over examples.
     - example_f1_at_half: example_f1 at threshold 0.5, where that is one of several candidates.
+    - f1_by_threshold: example_f1 at each threshold of GRID, a vector, so that a later question about
+      thresholds needs no new run.
 
     A label is predicted where its probability reaches the threshold. With several candidates,
     `choose_threshold` fixes the one with the best example_f1 on what was seen so far (validation); the choice
@@ -28,6 +32,7 @@ class MultiLabelScores(Metric):
     candidates: Tensor
     threshold: Tensor
     f1_sum: Tensor
+    grid_f1_sum: Tensor
     true_positives: Tensor
     predicted: Tensor
     actual: Tensor
@@ -43,6 +48,7 @@ class MultiLabelScores(Metric):
         self.register_buffer("threshold", torch.tensor(thresholds[0]))
         self._half = thresholds.index(0.5) if len(thresholds) > 1 and 0.5 in thresholds else None
         self.add_state("f1_sum", torch.zeros(len(thresholds)), dist_reduce_fx="sum")
+        self.add_state("grid_f1_sum", torch.zeros(len(GRID)), dist_reduce_fx="sum")
         self.add_state("true_positives", torch.zeros(len(thresholds), num_labels), dist_reduce_fx="sum")
         self.add_state("predicted", torch.zeros(len(thresholds), num_labels), dist_reduce_fx="sum")
         self.add_state("actual", torch.zeros(num_labels), dist_reduce_fx="sum")
@@ -61,6 +67,7 @@ class MultiLabelScores(Metric):
             self.f1_sum[index] += (2 * right.sum(-1) / (predicted.sum(-1) + y.sum(-1)).clamp_min(1)).sum()
             self.true_positives[index] += right.sum(0)
             self.predicted[index] += predicted.sum(0)
+        self.grid_f1_sum += f1_by_threshold(probability, y, GRID).sum(0)
         self.actual += y.sum(0)
         self.precision_sum += average_precision(probability, y).sum()
         self.count += len(y)
@@ -72,7 +79,7 @@ class MultiLabelScores(Metric):
         self._computed = None  # what torchmetrics keeps of an earlier compute()
 
     def compute(self) -> dict[str, Tensor]:
-        """The scores, in [0, 1]."""
+        """The scores, in [0, 1]; f1_by_threshold is (C,), all others are scalars."""
         index = (self.candidates == self.threshold).nonzero()[0, 0]
         right, predicted = self.true_positives[index], self.predicted[index]
         scores = {
@@ -80,10 +87,22 @@ class MultiLabelScores(Metric):
             "micro_f1": 2 * right.sum() / (predicted.sum() + self.actual.sum()).clamp_min(1),
             "macro_f1": (2 * right / (predicted + self.actual).clamp_min(1)).mean(),
             "map": self.precision_sum / self.count,
+            "f1_by_threshold": self.grid_f1_sum / self.count,
         }
         if self._half is not None:
             scores["example_f1_at_half"] = self.f1_sum[self._half] / self.count
         return scores
+
+
+def f1_by_threshold(probability: Tensor, y: Tensor, thresholds: tuple[float, ...]) -> Tensor:
+    """F1 of each example at each of the ascending thresholds, (B, C), from one count of its probabilities."""
+    reached = torch.bucketize(probability, probability.new_tensor(thresholds), right=True)
+    none = probability.new_zeros(len(y), len(thresholds) + 1)
+    right, predicted = (
+        none.scatter_add(1, reached, counted).flip(-1).cumsum(-1).flip(-1)[:, 1:]
+        for counted in (y.to(none), torch.ones_like(probability))
+    )
+    return 2 * right / (predicted + y.sum(-1, keepdim=True)).clamp_min(1)
 
 
 def average_precision(probability: Tensor, y: Tensor) -> Tensor:
