@@ -18,6 +18,7 @@ from rich.table import Table
 
 from experiments.errors import Stopped, UserError
 from experiments.run import slurm
+from experiments.tracking import agent
 
 OPTIONS = {  # the most common ones; the parser of the run has all
     "what is trained": {
@@ -70,7 +71,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     except Stopped as stopped:
         errors.print(f"Stopped. To resume from the last epoch, add:  --run_dir {stopped}")
-        return 130
+        return 0 if agent.trial() else 130  # an agent would take a trial it stops early for a failed one
     except KeyboardInterrupt:
         errors.print("Stopped before training began.")
         return 130

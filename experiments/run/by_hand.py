@@ -21,6 +21,8 @@ from experiments.run.cli import TrainCLI, quiet_lightning
 from experiments.run.epochs import Tell
 from experiments.run.fit import fit_and_test, movable, write_config
 from experiments.run.workers import threads
+from experiments.tracking import agent
+from experiments.tracking.logger import tracked
 
 
 def train(arguments: list[str] | None, tell: Tell) -> tuple[store.Record, Path]:
@@ -29,7 +31,7 @@ def train(arguments: list[str] | None, tell: Tell) -> tuple[store.Record, Path]:
     os.environ.setdefault("OMP_NUM_THREADS", str(threads()))  # or Lightning chooses, with several processes
     torch.set_num_threads(threads())
     try:
-        cli = TrainCLI(arguments)
+        cli = TrainCLI(None if arguments is None else agent.own_form(arguments))
     except (ValueError, MisconfigurationException) as error:
         raise UserError(str(error)) from error
     folder, first = Path(cli.config.run_dir), cli.trainer.is_global_zero
@@ -75,7 +77,9 @@ def _train(cli: TrainCLI, tell: Tell) -> store.Record:
         write_config(cli, folder)
     kept = identity.identity(cli.resolved())
     facts = {"id": identity.run_id(kept), "seed": cli.config.seed_everything}
-    record = fit_and_test(cli, facts, tell) | {"config": kept}
+    with tracked(cli.trainer, lambda: movable(cli), facts) as track:
+        record = fit_and_test(cli, facts, tell) | {"config": kept}
+        track(record)
     if first:
         store.write_json(folder / "record.json", record)
         store.write_json(folder / "progress.json", facts | {"state": "done"})

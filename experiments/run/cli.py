@@ -17,6 +17,7 @@ from experiments.plan.layers import BASE, file_and_row, split
 from experiments.plan.parser import Args, ConfigCLI
 from experiments.run import slurm
 from experiments.run.epochs import EpochLog, InPlace
+from experiments.tracking import agent
 
 BY_HAND = Path("runs/by_hand")
 
@@ -62,20 +63,21 @@ class TrainCLI(ConfigCLI):
 def by_hand_folder(arguments: list[str]) -> str:
     """runs/by_hand/<names of the scheme's and the objective's file>-<time>, such as seal_dynamic-nce-<time>.
 
-    In a batch job of SLURM it ends in the job's id and a hash of the command, so a requeued job finds its
-    run.
+    It ends in the id of W&B's run if an agent of a sweep starts it, and in a batch job of SLURM in the job's
+    id and a hash of the command, so a requeued job finds its run.
     """
     files = [Path(file_and_row(name)[0]) for name in split(arguments)[0]]
     dials = [f.stem for f in files if f.parent.name in ("scheme", "objective")]
     name = "-".join(dials or [f.stem for f in files[-1:]]) or "run"
     job, command = slurm.batch_job(), hashlib.sha256(repr(arguments).encode()).hexdigest()[:8]
-    return str(BY_HAND / f"{name}-{f'{job}-{command}' if job else time.strftime('%Y%m%d-%H%M%S')}")
+    end = f"{job}-{command}" if job else time.strftime("%Y%m%d-%H%M%S")
+    return str(BY_HAND / f"{name}-{agent.trial() or end}")
 
 
 def quiet_lightning() -> None:
     """Suppress Lightning's banners, and advice that does not apply here."""
     for name in ("pytorch_lightning", "lightning_fabric", "lightning"):
         logging.getLogger(name).setLevel(logging.ERROR)
-    known = ("not have many workers", "srun", "sync_dist", "pytree", "LeafSpec", "exists and is not empty")
-    for words in known:
+    known = ("not have many workers", "smaller than the logging interval", "srun", "sync_dist", "pytree")
+    for words in (*known, "LeafSpec", "exists and is not empty"):
         warnings.filterwarnings("ignore", f".*{words}.*")

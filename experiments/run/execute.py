@@ -75,8 +75,6 @@ def run(job: Job, folder: Path) -> Outcome:
             os.dup2(log.fileno(), 1)
             os.dup2(log.fileno(), 2)
         record = _train_from_what_is_left(job, folder)
-        if "wandb" in sys.modules:
-            sys.modules["wandb"].finish()  # its files are written by then
         store.write_json(folder / "record.json", record)
         store.write_json(folder / "progress.json", job.facts | {"id": job.id, "state": "done"})
         for name in store.RESUMABLE:  # a finished run is not resumed
@@ -92,7 +90,7 @@ def prepare(job: Job, folder: Path) -> None:
     failed = store.read_json(folder / "progress.json") or {}
     broken = failed.get("state") == "failed" and not failed.get("resumable")
     if job.fresh or broken or not store.checkpoint(job.id).exists():
-        for name in ("checkpoints", "metrics.csv", "log.txt"):
+        for name in ("checkpoints", "metrics.csv", "log.txt", "wandb"):
             _remove(folder / name)
     for name in ("record.json", "error.txt", "progress.json"):
         _remove(folder / name)
@@ -112,7 +110,8 @@ def _train(job: Job, folder: Path) -> store.Record:
     import torch
 
     from experiments.run.cli import TrainCLI, quiet_lightning
-    from experiments.run.fit import fit_and_test, write_config
+    from experiments.run.fit import fit_and_test, movable, write_config
+    from experiments.tracking.logger import tracked
 
     sys.argv = sys.argv[:1]
     torch.set_num_threads(job.threads)
@@ -120,7 +119,10 @@ def _train(job: Job, folder: Path) -> store.Record:
     facts = {"id": job.id} | job.facts
     cli = TrainCLI(job.config, run_dir=str(folder), base=None)
     write_config(cli, folder)
-    return fit_and_test(cli, facts) | {"config": job.identity}
+    with tracked(cli.trainer, lambda: movable(cli), facts) as track:
+        record = fit_and_test(cli, facts) | {"config": job.identity}
+        track(record)
+    return record
 
 
 def _fail(job: Job, folder: Path, error: BaseException) -> Outcome:
