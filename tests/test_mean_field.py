@@ -117,7 +117,7 @@ def test_gradients_flow_through_all_sweeps(order: str) -> None:
 
 
 def test_a_table_a_step_is_refused() -> None:
-    with pytest.raises(ValueError, match="one table of pairwise scores for all steps"):
+    with pytest.raises(ValueError, match="one matrix of pairwise scores for all steps"):
         MeanField()(ChainPotentials(torch.zeros(1, 3, 2), torch.zeros(2, 2, 2)))
 
 

@@ -125,7 +125,7 @@ ORDERS: dict[str, Callable[[Chain, Tensor, Tensor, int], Tensor]] = {
 def _ready(p: ChainPotentials) -> tuple[Chain, Tensor]:
     if p.pairwise.dim() != 2:
         raise ValueError(
-            "mean field takes one table of pairwise scores for all steps, (S, S), not one of shape "
+            "mean field takes one matrix of pairwise scores for all steps, (S, S), not one of shape "
             f"{tuple(p.pairwise.shape)}."
         )
     chain = Chain.of(p)

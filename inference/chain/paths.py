@@ -33,7 +33,7 @@ def pick(p: ChainPotentials, path: str, *, maxima: bool = False) -> str:
         return path if torch.compiler.is_compiling() else fastest(p.unary, maxima=maxima)
     if path in ("fused", "compiled", "triton") and p.pairwise.dim() > 2:
         raise ValueError(
-            f"the {path} path takes one table of pairwise scores, (S, S), and these have a table a step, "
+            f"the {path} path takes one matrix of pairwise scores, (S, S), and these have one a step, "
             f'{tuple(p.pairwise.shape)}: use path="reference" or "auto".'
         )
     if path == "compiled":
@@ -51,7 +51,7 @@ def pick(p: ChainPotentials, path: str, *, maxima: bool = False) -> str:
 
 
 def fastest(unary: Tensor, *, maxima: bool = False) -> str:
-    """The best path of this device for one table of pairwise scores."""
+    """The best path of this device for one matrix of pairwise scores."""
     if os.environ.get("STRUCTURED_KERNELS", "on") == "off":
         return "fused"
     examples, _, size = unary.shape

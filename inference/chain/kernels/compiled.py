@@ -129,7 +129,7 @@ class Compiled:
         return np.zeros((len(self.spans), 2, self.shape[2]), self.kind)
 
     def _table(self, flat: Array) -> Array:
-        """A padded table as (S, S)."""
+        """A padded matrix as (S, S)."""
         size = self.shape[2]
         return flat.reshape(padded(size), -1)[:size, :size]
 
@@ -143,7 +143,7 @@ class Compiled:
         )
 
     def _d_tables(self, direction: Array) -> tuple[Array, Array]:
-        """The table and its transpose, times the direction of the pairwise scores."""
+        """The pairwise matrix and its transpose, times the direction of the pairwise scores."""
         size, width = self.shape[2], padded(self.shape[2])
         square = np.zeros((width, width), direction.dtype)
         square[:size, :size] = direction
@@ -172,7 +172,7 @@ def viterbi(p: ChainPotentials) -> tuple[Tensor, Tensor]:
 def padded(size: int) -> int:
     """The width of rows of that many tags.
 
-    Never a multiple of 256: down a column of such a table all numbers compete for the same few places in
+    Never a multiple of 256: down a column of such a matrix all numbers compete for the same few places in
     the cache, which at 256 tags costs a third of the time and at 512 more than half.
     """
     width = -(-size // LANES) * LANES

@@ -15,7 +15,7 @@ from inference.chain.kernels.vector_product import max_sum
 @loop
 @no_type_check
 def pad(pairwise: Array, width: int) -> tuple[Array, Array, bool]:
-    """The pairwise scores and their transpose as tables (P, P), -inf where padded; any NaN or +inf."""
+    """The pairwise scores and their transpose as matrices (P, P), -inf where padded; any NaN or +inf."""
     size, bad = len(pairwise), False
     table, transposed = np.empty((width, width), pairwise.dtype), np.empty((width, width), pairwise.dtype)
     for i in range(width):

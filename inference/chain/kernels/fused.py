@@ -1,7 +1,7 @@
 """The chain in plain PyTorch on rescaled probabilities, with hand-written derivatives.
 
 A step is one product, one multiplication, one sum, one division. Both directions run in one loop as a batch
-of two: a sequence backwards is a chain with its table transposed. Sequences are sorted by length, so step k
+of two: a sequence backwards is a chain with its matrix transposed. Sequences are sorted by length, so step k
 works on those that have a k-th position and needs no mask.
 
 Shapes: B examples, T positions, N real positions of the batch, S tags.
@@ -188,7 +188,7 @@ class Fused:
 
     @cached_property
     def right(self) -> Tensor:
-        """What a position sends back (N, S): alpha before it (outer) this, times the table, are pairs."""
+        """What a position sends back (N, S): alpha before it (outer) this, times the matrix, are pairs."""
         sent = self.messages.index_select(0, self.layout.back)
         predicted = self.ahead.index_select(0, self.layout.forth)
         sent.div_((predicted * sent).sum(1, keepdim=True))

@@ -1,6 +1,6 @@
 """Viterbi of the fused chain: from both ends of each sequence at once, to the middle.
 
-A sequence backwards is a chain with its table transposed. So both ways are one batch of two, the loop takes
+A sequence backwards is a chain with its matrix transposed. So both ways are one batch of two, the loop takes
 half as many steps as there are positions, and so does the back trace, from the middle to the ends. Sequences
 stand sorted by length: step k works on the first n_k, those that are long enough for it.
 

@@ -131,7 +131,7 @@ def _table(c: reference.Chain) -> tuple[Tensor, Tensor]:
 
 
 def _mixed(x: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
-    """exp(x - shift) times the table, (B, S), and the shift (B, 1)."""
+    """exp(x - shift) times the matrix, (B, S), and the shift (B, 1)."""
     shift = x.detach().amax(1, keepdim=True).clamp_min(torch.finfo(x.dtype).min)
     return (x - shift).exp() @ table, shift
 

@@ -44,9 +44,9 @@ def pack(mask: Array, examples: int, length: int) -> tuple[Array, Array]:
 @loop
 @no_type_check
 def tabulate(pairwise: Array, width: int, cut: float) -> tuple[Array, Array, Array]:
-    """exp(pairwise - top) as a flat table (P * P,), its transpose, and facts: top, deepest, kept, dropped.
+    """exp(pairwise - top) as a flat matrix (P * P,), its transpose, and facts: top, deepest, kept, dropped.
 
-    Gaps to the top below -cut become 0 in the table; of the gaps, `deepest` is the least of all, `kept` the
+    Gaps to the top below -cut become 0 in the matrix; of the gaps, `deepest` is the least of all, `kept` the
     least that was kept, and `dropped` the greatest that was not.
     """
     size = len(pairwise)
@@ -245,7 +245,7 @@ def backward(
     """Weighted marginals (B * T, S), less gold tags; right factors (N, P); sums at the ends; gold pairs.
 
     With m the marginals at a position, m / ahead is what the next position sends back, and the product of
-    alpha with it through the table gives m one position earlier. It stays normalised by itself; the rest that
+    alpha with it times the matrix gives m one position earlier. It stays normalised by itself; the rest that
     rounding leaves is taken off one position later.
     """
     (tokens, offsets), transposed, (_, _, alpha, ahead) = chain, tables[1], state

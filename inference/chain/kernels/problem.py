@@ -17,18 +17,18 @@ from energies.relaxed import FORBIDDEN
 class Limits(NamedTuple):
     """Ranges, as logarithms, that a float type can hold; why these keep a sequence safe is said below.
 
-    Write gap for how far a score lies under the greatest at its position, or of the table. Probabilities
+    Write gap for how far a score lies under the greatest at its position, or of the matrix. Probabilities
     are sums of positive products; nothing cancels, so a result is as exact as its type unless a
     product that is not zero leaves the type's range. Three arguments exclude that; the
     Triton sweep, which judges by its own sums too, uses the first two:
 
-    - no score is -inf and the widest gap of a position plus that of the table is under `whole`: then every
+    - no score is -inf and the widest gap of a position plus that of the matrix is under `whole`: then every
       tag keeps at least exp(-whole) of what its position has, whatever came before;
     - or, with gaps beyond `cut` taken for -inf: the smallest probability met, with the widest kept gaps,
       spans less than `room`, so that no kept product was lost; and the n positions weigh exp(weight) when
       each greatest score counts 1, where all the at most S^n answers that use a gap beyond `cut` weigh at
       most S^n exp(-that gap): weight > -gap + n log S + MARGIN leaves them nothing;
-    - or, with gaps of positions beyond `cut` taken for -inf: the table is finite and its widest gap, R, so
+    - or, with gaps of positions beyond `cut` taken for -inf: the matrix is finite and its widest gap, R, so
       small that 2 R + log(n S) + MARGIN <= `cut`. An answer through such a tag weighs at most exp(2 R - cut)
       of the one with the best tag of the position there instead, whose at most two pairs cost no more than R
       each; so all n S such tags together take less than exp(-MARGIN) from log Z and from the marginal of any
@@ -48,7 +48,7 @@ LARGE = 64.0  # where the greatest sum is beyond this, scores of the ends are ad
 
 
 def largest_safe_size(table_gap: float, limits: Limits) -> float:
-    """The most tags, n S, for which the third argument holds with a table whose widest gap is `table_gap`."""
+    """The most tags, n S, for which the third argument holds with a matrix whose widest gap is `table_gap`."""
     if not table_gap + limits.cut < limits.room:
         return 0.0
     return math.exp(limits.cut - MARGIN - 2 * table_gap)

@@ -1,4 +1,4 @@
-"""One vector through a table, as vector instructions: the inner loop of the compiled chain.
+"""A vector times a matrix, as vector instructions: the inner loop of the compiled chain.
 
 numba's own loops spend most of such a small product on loop heads and overlap checks; written as LLVM vectors
 with sums kept in registers it takes a third to a quarter of the time.
