@@ -21,7 +21,7 @@ SUMS = ("reference", "fused", "compiled")
 
 @st.composite
 def potentials(draw: st.DrawFn, tables: tuple[str, ...] = ("one", "step", "example")) -> ChainPotentials:
-    """Chains of up to 4 positions and 3 tags; a pairwise matrix a step only where padding stands at the tail."""
+    """Chains of up to 4 positions and 3 tags; a matrix a step only where padding stands at the tail."""
     examples, length, size = draw(st.integers(1, 3)), draw(st.integers(1, 4)), draw(st.integers(1, 3))
     torch.manual_seed(draw(st.integers(0, 99)))
     table = draw(st.sampled_from(tables))

@@ -20,7 +20,7 @@ Sum = Callable[[Tensor, int], Tensor]  # the sum of a semiring over a dimension:
 
 
 class Chain(NamedTuple):
-    """A chain ready for a recursion: unary (B, T, S), a pairwise matrix a step (T-1, 1 or B, S, S), real (B, T)."""
+    """A chain ready for a recursion: unary (B, T, S), a matrix a step (T-1, 1 or B, S, S), real (B, T)."""
 
     unary: Tensor
     pairwise: Tensor

@@ -48,7 +48,7 @@ LARGE = 64.0  # where the greatest sum is beyond this, scores of the ends are ad
 
 
 def largest_safe_size(table_gap: float, limits: Limits) -> float:
-    """The most tags, n S, for which the third argument holds with a matrix whose widest gap is `table_gap`."""
+    """The most tags, n S, for which the third argument holds if a matrix has the widest gap `table_gap`."""
     if not table_gap + limits.cut < limits.room:
         return 0.0
     return math.exp(limits.cut - MARGIN - 2 * table_gap)

@@ -28,7 +28,7 @@ def push(
     What scales alpha is held fixed: a tag that no answer leads to along which something changes stays at 0
     exactly, however steep the direction is elsewhere.
 
-    `d_tables` are the pairwise matrix and its transpose times the direction of the pairwise scores, or empty for 0.
+    `d_tables` are the matrix and its transpose times the direction of the pairwise scores, or empty for 0.
     """
     (tokens, offsets), table, (_, _, alpha, ahead) = chain, tables[0], state
     d_log_z, d_alpha, d_ahead = tangents
