@@ -16,7 +16,7 @@ from inference.chain.kernels.problem import Problem
 Path = Literal["auto", "reference", "fused", "compiled", "triton"]
 TRITON_TAGS = 128
 # From so many tags and examples on, matrix products are at least as fast as vector products; see
-# `scripts.benchmark_chain --wide`. Max-sum has no such products.
+# `scripts.benchmarks.chain --wide`. Max-sum has no such products.
 WIDE_TAGS, WIDE_EXAMPLES = 384, 16
 
 

@@ -1,4 +1,4 @@
-"""Linear chains as other packages compute them, behind one interface, for `scripts.benchmark_chain`.
+"""Linear chains as other packages compute them, behind one interface, for `scripts.benchmarks.chain`.
 
 None of them is a dependency of this project, and a package that cannot be imported is reported, not required.
 Each adapter does what the package's users do; inputs are converted before timing.

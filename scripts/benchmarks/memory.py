@@ -1,6 +1,6 @@
 """Peak memory of a run on random data of the size of Eurlex-EV.
 
-    python -m scripts.benchmark_memory
+    python -m scripts.benchmarks.memory
 
 SEAL-dynamic NCE with the released settings: reading, ten batches, a whole validation and test. The limit is
 3 GiB.

@@ -1,6 +1,6 @@
 """The hypergradient of an energy against the packages that people use.
 
-    python -m scripts.benchmark_hypergradient
+    python -m scripts.benchmarks.hypergradient
 
 Parity first: each gradient is compared with float64; a package with a wrong one is reported and left out.
 Then all are timed in turn, in several rounds: one thread, CPU time. The task-net is an MLP 1836-150-159 on a
@@ -13,7 +13,7 @@ The others are not dependencies of this project. Packages that are not installed
 
     pip install --no-deps --target peers --ignore-requires-python betty-ml==0.2.1
     pip install --no-deps --target peers torchopt==0.7.3 optree graphviz
-    PYTHONPATH=peers python -m scripts.benchmark_hypergradient
+    PYTHONPATH=peers python -m scripts.benchmarks.hypergradient
 """
 
 import argparse
@@ -57,7 +57,7 @@ from lightning_modules.metrics.multilabel import MultiLabelScores
 from lightning_modules.metrics.sequence import SequenceScores
 from losses.objectives import Contrastive
 from networks.mlp import LabelMLP
-from scripts.benchmark_sequences import tweets, ways
+from scripts.benchmarks.sequences import tweets, ways
 from scripts.peers.bare import trainer
 from scripts.peers.hypergradient import PEERS, Contender, Task
 from scripts.peers.timing import show, side_by_side

@@ -1,6 +1,6 @@
 """Cost of gradient-based inference: the closed-form energy gradient against autograd.
 
-    python -m scripts.benchmark_gradient_inference
+    python -m scripts.benchmarks.gradient_inference
 
 Parity first: all ways give the same energies, gradients and answers. CPU time, one thread, batch of 32. Whole
 searches are over the energies of SEAL's DVN rows. Autograd through the whole energy computes its network

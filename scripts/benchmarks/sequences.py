@@ -1,6 +1,6 @@
 """The overhead of joint training of taggers over a bare loop, and the speed of each form of the networks.
 
-    python -m scripts.benchmark_sequences
+    python -m scripts.benchmarks.sequences
 
 Tweets of random words: a chain with start and end scores over a BiLSTM, the compound objective, one step of
 the networks, then one of the energy. Parity first: the scheme and the bare loop end with the same weights.

@@ -1,6 +1,6 @@
 """Linear chains against the packages that people use: loss and gradient, marginals, Viterbi.
 
-    python -m scripts.benchmark_chain [--large] [--wide] [--device cuda] [--shapes ocr] [--bandwidth 4300]
+    python -m scripts.benchmarks.chain [--large] [--wide] [--device cuda] [--shapes ocr] [--bandwidth 4300]
 
 Parity first: the loss, gradient, marginals and best answers of each package are compared with float64; one
 that fails is reported and left out. Then all are timed in turn, in several rounds: on a CPU with one thread,
@@ -14,9 +14,9 @@ The others are not dependencies of this project. Packages that are not installed
     pip install --no-deps --target peers TorchCRF==1.1.0 torch-struct==0.5
     pip install --no-deps --target peers --ignore-requires-python pyt-crf==0.1.2
     pip install --no-deps --target peers nltk stanza dill emoji transformers tokenizers  # for supar, and more
-    PYTHONPATH=peers python -m scripts.benchmark_chain
+    PYTHONPATH=peers python -m scripts.benchmarks.chain
 
-    python -m scripts.benchmark_chain --warps     # on a GPU: how many warps a Triton program should have
+    python -m scripts.benchmarks.chain --warps     # on a GPU: how many warps a Triton program should have
 
 Shapes: B examples, T positions, S tags.
 """
