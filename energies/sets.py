@@ -1,8 +1,8 @@
 """Sets of labels, dense or sparse: samples of them, and sums over their labels.
 
 A dense set is a tensor, relaxed or bool, and sums are matrix products. Sampled sets have few members: on the
-CPU they are `SparseSets`, whose members alone are drawn and looked up. `python -m scripts.benchmarks.training`
-measures the gain.
+CPU they are `SparseSets`, whose members alone are drawn and looked up.
+`python -m scripts.benchmarks.training` measures the gain.
 
 Shapes: B examples, L labels, G values per label; sets are (..., B, L).
 """

@@ -1,4 +1,4 @@
-"""Hypergradients as other packages compute them, behind one interface, for `scripts.benchmarks.hypergradient`.
+"""Hypergradients as other packages compute them, behind one interface for `scripts.benchmarks.hypergradient`.
 
 None of them is a dependency of this project, and a package that cannot be imported is reported, not required.
 Each adapter does what the package's users do: the whole gradient from a batch, without state from the last
