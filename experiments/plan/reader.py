@@ -35,7 +35,7 @@ class Reader:
         if fault := check(place, found):
             self.fail(fault.place, f" {fault.says}.")
 
-    def known(self, place: str, kind: str, name: object, options: Iterable[str]) -> None:
+    def known(self, place: str, kind: str, name: str, options: Iterable[str]) -> None:
         """Refuse a name that is not among the options."""
         if name not in options:
             self.fail(place, f": there is no {kind} {shown(name)}. {suggest(str(name), options)}")

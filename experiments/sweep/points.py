@@ -1,5 +1,7 @@
-"""The points of a sweep: a grid in W&B's order, or a random point for a seed and a number."""
+"""The points of a sweep: a grid in W&B's order, or a random point of a seed and a number."""
 
+import math
+import random
 from typing import Any
 
 from experiments.sweep.file import Sweep
@@ -7,11 +9,30 @@ from experiments.sweep.file import Sweep
 Point = dict[str, Any]  # values by dotted name
 
 
+def grid_size(sweep: Sweep) -> int | None:
+    """The number of distinct points; None if a parameter is continuous or weighted."""
+    grids = [parameter.grid() for parameter in sweep.parameters.values()]
+    return math.prod(len(values or ()) for values in grids) if None not in grids else None
+
+
+def grid_point(sweep: Sweep, number: int) -> Point:
+    """One point of a grid; the last parameter by name changes fastest, as in W&B."""
+    point: Point = {}
+    for name, parameter in reversed(sweep.parameters.items()):
+        values = parameter.grid() or []
+        number, index = divmod(number, len(values))
+        point[name] = values[index]
+    return dict(reversed(point.items()))
+
+
 def grid_points(sweep: Sweep) -> list[Point]:
-    """All points of a grid, the last parameter changing fastest."""
-    raise NotImplementedError
+    """All points of a grid, in order."""
+    return [grid_point(sweep, number) for number in range(grid_size(sweep) or 0)]
 
 
 def random_point(sweep: Sweep, seed: int, number: int) -> Point:
     """A point that depends on seed and number alone."""
-    raise NotImplementedError
+    return {
+        name: parameter.draw(random.Random(f"{seed}/{number}/{name}"))
+        for name, parameter in sweep.parameters.items()
+    }
