@@ -21,7 +21,7 @@ NOT_OURS_TO_TELL = re.compile(
     r"(?<![\w.~])/(work|tmp|root|home|opt)/|(extra-)?index-url|find-links|pypi\.org/simple"
 )
 # Each takes a second or more; they are imported where they are used.
-SLOW_PACKAGES = {"transformers", "datasets", "wandb", "sklearn", "tensorboard", "pandas"}
+SLOW_PACKAGES = {"transformers", "datasets", "wandb", "sklearn", "tensorboard", "pandas", "optuna"}
 
 
 def run(root: Path, *command: str) -> subprocess.CompletedProcess:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from experiments import fields as f
 from experiments.errors import SweepError, TableError, short, suggest
@@ -68,6 +68,9 @@ UNSAFE = re.compile(r"\bNone\b|\\\\|\"")  # in the text of a list or dict
 COMMAND = "[${env}, python, -m, scripts.train, --config=conf/data/bibtex.yaml, ${args}]"
 
 
+Goal = Literal["maximize", "minimize"]
+
+
 @dataclass(frozen=True)
 class Early:
     """W&B's hyperband: a run is compared with the others when it reaches a band, counted in reports.
@@ -101,7 +104,7 @@ class Sweep:
     title: str
     method: str  # grid, random, bayes
     metric: str
-    goal: str  # maximize or minimize
+    goal: Goal
     parameters: dict[str, Parameter]  # by dotted name, in W&B's order
     layers: tuple[str, ...]  # config files, the lowest first; loggers are left out
     options: dict[str, Any]  # fixed `--key=value` of the command, as text
