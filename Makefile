@@ -11,7 +11,7 @@ TABLES = $(basename $(notdir $(wildcard conf/tables/*.yaml conf/sweeps/*.yaml)))
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup test check reproduce table data clean needs-table
+.PHONY: help setup test check reproduce status table data clean needs-table
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2} /^#  +\[/ {print substr($$0, 2)}' Makefile
@@ -39,6 +39,10 @@ reproduce: needs-table setup ## Run what is not yet done of a paper's table and 
 	    $(if $(SEEDS),--seeds "$(SEEDS)") $(if $(JOBS),--jobs "$(JOBS)") $(if $(FRESH),--fresh) \
 	    $(if $(VERIFY),--verify) $(if $(DRY),--dry-run) $(if $(ON),--on "$(ON)") \
 	    $(if $(CLUSTER),--cluster "$(CLUSTER)")
+
+status: needs-table setup ## Show the state of each run of a table and its job in SLURM: make status TABLE=seal_mlc
+	@$(RUN) -m scripts.reproduce "$(TABLE)" --status $(if $(ROWS),--rows "$(ROWS)") \
+	    $(if $(COLUMNS),--columns "$(COLUMNS)") $(if $(SEEDS),--seeds "$(SEEDS)")
 
 table: needs-table setup ## Draw a table again from the finished runs, without running any: make table TABLE=seal_mlc
 	@$(RUN) -m scripts.reproduce "$(TABLE)" --collect

@@ -62,6 +62,10 @@ def main(arguments: list[str] | None = None, console: Console | None = None) -> 
             raise UserError(f"--jobs {given.jobs}: take 1 or more, or 0 for one per core.")
         given_names = (given.rows, given.columns, given.seeds)
         chosen = engine.Selection(given.table, *given_names, jobs=given.jobs, fresh=given.fresh)
+        if given.status:
+            from experiments.cluster.status import status
+
+            return status(chosen, console)
         if given.on:
             return _on_slurm(chosen, given, console)
         if given.verify:

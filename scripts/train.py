@@ -38,6 +38,8 @@ OPTIONS = {  # the most common ones; the parser of the run has all
         "--trainer.limit_train_batches N": "that many training batches an epoch, for a quick look",
     },
     "more to read": {
+        "--cluster FILE": "submit the run to SLURM with these resources, such as conf/cluster/gpu.yaml; "
+        "--dry-run prints the job",
         "--print_config": "print the whole resolved config, and do not run",
         "--model.help CLASS": "arguments of a scheme, such as lightning_modules.seal_dynamic.SealDynamic",
         "--data.help CLASS": "arguments of a data module, such as datamodules.mlc.MultiLabelData",
@@ -60,10 +62,15 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         from pytorch_lightning.utilities import rank_zero_only
 
+        from experiments.cluster.by_hand import submit_run, take_options
+        from experiments.cluster.file import read_cluster
         from experiments.run.by_hand import train
 
         first = rank_zero_only.rank == 0  # type: ignore[attr-defined]  # Lightning sets it elsewhere
         console = Console(highlight=False, quiet=not first)
+        cluster, dry, arguments = take_options(arguments)
+        if cluster is not None:
+            return submit_run(arguments, read_cluster(cluster), console, dry=dry)
         with console.status("building the run") as status:
             record, folder = train(arguments, lambda progress: status.update(line(progress)))
     except UserError as error:

@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NoReturn
 
 from experiments import fields as f
 from experiments.errors import ClusterError, TableError, short, suggest
-from experiments.plan.yaml_file import YamlFile, read_yaml
+from experiments.plan.reader import Reader, is_file
+from experiments.plan.yaml_file import read_yaml
 
 CLUSTERS = Path("conf/cluster")
 SHORTEST = 0.05  # hours; the notice comes 90 seconds before the end
@@ -97,48 +97,39 @@ def read_cluster(name: str) -> Cluster:
         ClusterError: there is no such file, a key is unknown, or the resources are impossible.
     """
     path = Path(name if name.endswith(".yaml") else CLUSTERS / f"{name}.yaml")
-    try:
-        there = path.is_file()
-    except OSError:  # the name is too long
-        there = False
-    if not there:
+    if not is_file(path):
         names = sorted(str(p) for p in CLUSTERS.glob("*.yaml"))
         raise ClusterError(f"There is no cluster file {short(str(path))}. {suggest(str(path), names)}")
     try:
-        file = read_yaml(path)
+        return _Reader(read_yaml(path)).cluster()
     except TableError as error:
         raise ClusterError(str(error)) from None
-    return _cluster(file)
 
 
-def _cluster(file: YamlFile) -> Cluster:
-    for key in file.tree if isinstance(file.tree, dict) else ():
-        if key not in KEYS:
-            _fail(file, key, f" is not a key of a cluster file. {suggest(key, KEYS)}")
-    if fault := f.keyed(KEYS, needed=("hours", "memory"))("", file.tree):
-        _fail(file, fault.place, f" {fault.says}.")
-    tree: dict[str, Any] = dict(file.tree)
-    gpus = tree.get("gpus", 0)
-    tree.setdefault("tasks", gpus or 1)
-    if gpus and tree["tasks"] != gpus:
-        says = f" is {tree['tasks']}, and gpus is {gpus}: each process has one GPU. Leave tasks out."
-        _fail(file, "tasks", says)
-    for i, option in enumerate(tree.get("sbatch", ())):
-        _refuse_taken(file, f"sbatch[{i}]", option)
-    for key in ("modules", "sbatch"):
-        tree[key] = tuple(tree.get(key, ()))
-    environment = {name: str(value) for name, value in tree.pop("environment", {}).items()}
-    return Cluster(file.path, environment=MappingProxyType(environment), **tree)
+class _Reader(Reader):
+    """Turns the tree of one file into a Cluster."""
 
+    keys = {"cluster file": KEYS}  # noqa: RUF012
+    error = ClusterError
 
-def _refuse_taken(file: YamlFile, place: str, option: str) -> None:
-    """Raise an error for an option of sbatch that a key, or the launcher, sets already."""
-    name = re.split("[= ]", option.removeprefix("--"))[0]
-    if name in OPTIONS:
-        _fail(file, place, f" is {option}: the key `{OPTIONS[name]}` sets this.")
-    if name in OWN:
-        _fail(file, place, f" is {option}: every job has its own --{name} already. Leave it out.")
+    def cluster(self) -> Cluster:
+        tree = self.keyed("cluster file", "", self.file.tree, needed=("hours", "memory"))
+        gpus = tree.get("gpus", 0)
+        tree.setdefault("tasks", gpus or 1)
+        if gpus and tree["tasks"] != gpus:
+            says = f" is {tree['tasks']}, and gpus is {gpus}: each process has one GPU. Leave tasks out."
+            self.fail("tasks", says)
+        for i, option in enumerate(tree.get("sbatch", ())):
+            self._refuse_taken(f"sbatch[{i}]", option)
+        for key in ("modules", "sbatch"):
+            tree[key] = tuple(tree.get(key, ()))
+        environment = {name: str(value) for name, value in tree.pop("environment", {}).items()}
+        return Cluster(self.path, environment=MappingProxyType(environment), **tree)
 
-
-def _fail(file: YamlFile, place: str, says: str) -> NoReturn:
-    raise ClusterError(f"{file.path}, line {file.line(place)}: {short(place) or 'the file'}{says}")
+    def _refuse_taken(self, place: str, option: str) -> None:
+        """Raise an error for an option of sbatch that a key, or the launcher, sets already."""
+        name = re.split("[= ]", option.removeprefix("--"))[0]
+        if name in OPTIONS:
+            self.fail(place, f" is {option}: the key `{OPTIONS[name]}` sets this.")
+        if name in OWN:
+            self.fail(place, f" is {option}: every job has its own --{name} already. Leave it out.")

@@ -1,11 +1,10 @@
 """SLURM's queue: submit, look up, release."""
 
-import shutil
 import subprocess
 from dataclasses import dataclass
 
 from experiments.cluster.script import folder
-from experiments.errors import ClusterError
+from experiments.errors import ClusterError, short
 
 NEVER = "DependencyNeverSatisfied"
 
@@ -56,11 +55,6 @@ def longest() -> int:
     return int(sizes[0]) if sizes else 1001
 
 
-def available() -> bool:
-    """Whether SLURM's commands are here."""
-    return shutil.which("sbatch") is not None
-
-
 def _ask(*command: str, text: str | None = None) -> str:
     """What a command of SLURM answers.
 
@@ -78,5 +72,5 @@ def _ask(*command: str, text: str | None = None) -> str:
         raise ClusterError(f"{command[0]} could not be started: {error.strerror or error}.") from error
     if answer.returncode:
         said = " ".join(answer.stderr.split()) or f"exit code {answer.returncode}"
-        raise ClusterError(f"SLURM did not take `{' '.join(command[:3])}`: {said}")
+        raise ClusterError(f"SLURM did not take `{' '.join(command[:3])}`: {short(said)}")
     return answer.stdout.strip()

@@ -1,21 +1,27 @@
 """The text of a job, as sbatch takes it."""
 
 import os
+import re
 import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from experiments import store
+from experiments.cluster.agree import single
 from experiments.cluster.file import Cluster
-from experiments.errors import ClusterError
 
 NOTICE = 90  # seconds before the time limit
 
 
+def job_name(text: str) -> str:
+    """A name that SLURM takes, and that may stand in the path of a job's output."""
+    return re.sub(r"[^\w.+-]", "_", text)
+
+
 def folder() -> Path:
     """The folder of jobs: their files, and what they print."""
-    return store.RUNS / "slurm"
+    return store.RUNS / "jobs"
 
 
 def job_text(
@@ -67,15 +73,6 @@ def sweep_array(command: Sequence[str], cluster: Cluster, tasks: int, *, name: s
     """
     single(cluster, "a task of a sweep trains its trials in one process each")
     return job_text(cluster, name, command, output=folder() / f"{name}-%A_%a.txt", tasks=tasks)
-
-
-def single(cluster: Cluster, why: str) -> None:
-    """Raise an error if a run gets several processes."""
-    if cluster.processes > 1:
-        raise ClusterError(
-            f"{cluster.path} starts {cluster.processes} processes for a run, but {why}. Take a file with one "
-            "node and at most one GPU, such as conf/cluster/gpu.yaml; SLURM puts many such runs on a node."
-        )
 
 
 def _clock(hours: float) -> str:

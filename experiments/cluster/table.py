@@ -1,6 +1,5 @@
 """A table as job arrays: a task for each run that is neither done nor in the queue."""
 
-import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,9 +9,10 @@ from rich.console import Console
 
 from experiments import store
 from experiments.cluster import queue
+from experiments.cluster.agree import agree
 from experiments.cluster.file import Cluster
 from experiments.cluster.queue import Queued
-from experiments.cluster.script import folder, job_text, single
+from experiments.cluster.script import folder, job_name, job_text
 from experiments.cluster.task import Task, read_tasks, write_tasks
 from experiments.errors import ClusterError
 from experiments.page.page import render
@@ -70,7 +70,10 @@ def submit_table(selection: Selection, cluster: Cluster, console: Console) -> in
 
 def show_table(selection: Selection, cluster: Cluster, console: Console) -> int:
     """Print the job that would be submitted, and what each of its tasks waits for; the exit code."""
-    jobs = in_queue() if queue.available() else {}
+    try:
+        jobs = in_queue()
+    except ClusterError:  # a job can be read where there is no SLURM
+        jobs = {}
     plan = plan_of(selection, console, fetch=False)
     agree(plan, cluster)
     for run in _hopeless(plan, jobs):
@@ -101,34 +104,9 @@ def in_queue() -> dict[str, Queued]:
     return found
 
 
-def agree(plan: Plan, cluster: Cluster) -> None:
-    """Raise an error where a run's trainer and the cluster file contradict each other."""
-    single(cluster, "a run of a table has one")
-    for run in plan.runs:
-        trainer = run.config.get("trainer", {})
-        for key in ("devices", "num_nodes"):
-            if trainer.get(key) not in (None, 1, "1", "auto"):
-                raise ClusterError(
-                    f"{run.name} has trainer.{key} {trainer[key]}, but a run of a table is one process. "
-                    "Train it with scripts.train --cluster."
-                )
-        check_accelerator(trainer.get("accelerator"), cluster, run.name)
-
-
-def check_accelerator(accelerator: object, cluster: Cluster, name: str) -> None:
-    """Raise an error if a run asks for another kind of device than it gets."""
-    if accelerator in ("gpu", "cuda") and not cluster.gpus:
-        raise ClusterError(f"{name} has trainer.accelerator {accelerator}, but {cluster.path} gives no GPU.")
-    if accelerator == "cpu" and cluster.gpus:
-        raise ClusterError(
-            f"{name} has trainer.accelerator cpu, but {cluster.path} asks for gpus: {cluster.gpus}."
-        )
-
-
 def array_of(plan: Plan, cluster: Cluster, runs: list[Run], jobs: Mapping[str, Queued]) -> Array:
     """The array of these runs; `jobs` has those that are in the queue already."""
-    stem = re.sub(r"[^\w.+-]", "_", plan.table.name)
-    name = f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}"
+    name = job_name(f"{plan.table.name}-{time.strftime('%Y%m%d-%H%M%S')}")
     while (folder() / name).exists():
         name += "+"
     done = {run.id for run in plan.runs if run.done}

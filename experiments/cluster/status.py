@@ -1,0 +1,61 @@
+"""The state of each run of a table, with its job in the queue."""
+
+from collections.abc import Mapping
+
+from rich.console import Console
+from rich.markup import escape
+
+from experiments import store
+from experiments.cluster.queue import Queued
+from experiments.cluster.table import in_queue
+from experiments.plan.runs import Plan, Run
+from experiments.run.reproduce import Selection, plan_of, state_of
+
+
+def status(selection: Selection, console: Console) -> int:
+    """Print a line for each run, and how many there are of each state; the exit code."""
+    jobs = in_queue()
+    plan = plan_of(selection, console, fetch=False)
+    states = states_of(plan, jobs)
+    counts: dict[str, int] = {}
+    for run in plan.runs:
+        state, detail = states[run.id]
+        counts[state] = counts.get(state, 0) + 1
+        line = f"{state:8} {run.id}  {run.name}  [dim]{escape(detail)}[/dim]"
+        console.print(line, highlight=False, soft_wrap=True)
+    console.print(", ".join(f"{n} {state}" for state, n in counts.items()) or "nothing selected")
+    return 0
+
+
+def states_of(plan: Plan, jobs: Mapping[str, Queued]) -> dict[str, tuple[str, str]]:
+    """The state of each run, and details.
+
+    A run is blocked if one that it needs has failed, and is neither done nor in the queue again.
+    """
+    names = {run.id: run.name for run in plan.runs}
+    states: dict[str, tuple[str, str]] = {}
+    for run in plan.runs:  # after those it needs
+        lost = [n for n in run.needs.values() if states.get(n, ("",))[0] in ("failed", "blocked")]
+        if run.done:
+            states[run.id] = "done", ""
+        elif lost:
+            needed = lost[0]
+            states[run.id] = "blocked", f"needs {names[needed]}: {states[needed][1]}"
+        elif run.id in jobs:
+            states[run.id] = _in_queue(run, jobs[run.id], names, states)
+        else:
+            states[run.id] = state_of(plan, run)
+    return states
+
+
+def _in_queue(
+    run: Run, job: Queued, names: Mapping[str, str], states: Mapping[str, tuple[str, str]]
+) -> tuple[str, str]:
+    if job.state != "PENDING":
+        told = store.read_json(store.run_dir(run.id) / "progress.json") or {}
+        epoch = f", epoch {told['epoch']} of {told.get('max_epochs', '?')}" if "epoch" in told else ""
+        return "running", f"job {job.job} on {job.reason}{epoch}"
+    after = [names[n] for n in run.needs.values() if states.get(n, ("done",))[0] != "done"]
+    if after:
+        return "waiting", f"job {job.job}, after {', '.join(after)}"
+    return "queued", f"job {job.job} {job.reason}"
