@@ -6,6 +6,7 @@ python -m scripts.reproduce seal_mlc --rows ce,dynamic_nce --columns bibtex --se
 import argparse
 import signal
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -39,9 +40,11 @@ def main(arguments: list[str] | None = None, console: Console | None = None) -> 
         "--dry-run", action="store_true", help="print what would run and what is done; run nothing"
     )
     parser.add_argument("--collect", action="store_true", help="render it from existing records; run nothing")
-    parser.add_argument("--on", choices=["slurm"], help="submit the runs as an array of jobs")
     parser.add_argument(
-        "--cluster", default="cpu", help="with --on slurm: a file of conf/cluster (default: cpu), or a path"
+        "--on", choices=["slurm"], help="submit the runs as an array of jobs, --jobs of them at a time"
+    )
+    parser.add_argument(
+        "--cluster", help="with --on slurm: a file of conf/cluster without .yaml (default: cpu), or a path"
     )
     parser.add_argument(
         "--status", action="store_true", help="print the state of each run and its job in SLURM"
@@ -49,8 +52,7 @@ def main(arguments: list[str] | None = None, console: Console | None = None) -> 
     given = parser.parse_args(arguments)
     console = console or Console()
     try:
-        if given.collect and given.verify:
-            raise UserError("--collect runs nothing and --verify trains: use one of them.")
+        _refuse_contradictions(given)
         if given.collect:
             from experiments.page.page import collect
 
@@ -58,8 +60,6 @@ def main(arguments: list[str] | None = None, console: Console | None = None) -> 
         from experiments.run import reproduce as engine
         from experiments.run.verify import verify
 
-        if given.jobs < 0:
-            raise UserError(f"--jobs {given.jobs}: take 1 or more, or 0 for one per core.")
         given_names = (given.rows, given.columns, given.seeds)
         chosen = engine.Selection(given.table, *given_names, jobs=given.jobs, fresh=given.fresh)
         if given.status:
@@ -81,14 +81,28 @@ def main(arguments: list[str] | None = None, console: Console | None = None) -> 
 
 def _on_slurm(chosen: "Selection", given: argparse.Namespace, console: Console) -> int:
     """Submit a table, or print the job."""
+    from experiments.cluster.agree import single
     from experiments.cluster.file import read_cluster
     from experiments.cluster.table import show_table, submit_table
 
-    for option in ("fresh", "verify"):
-        if getattr(given, option):
-            raise UserError(f"--{option} trains on this machine: leave --on slurm out.")
-    cluster = read_cluster(given.cluster)
+    cluster = read_cluster(given.cluster or "cpu")
+    single(cluster, "a run of a table has one")
+    if given.jobs:
+        cluster, chosen = replace(cluster, throttle=given.jobs), replace(chosen, jobs=0)
     return (show_table if given.dry_run else submit_table)(chosen, cluster, console)
+
+
+def _refuse_contradictions(given: argparse.Namespace) -> None:
+    """Raise an error for options that do not go together."""
+    if given.collect and given.verify:
+        raise UserError("--collect runs nothing and --verify trains: use one of them.")
+    if given.jobs < 0:
+        raise UserError(f"--jobs {given.jobs}: take 1 or more, or 0 for one per core.")
+    here = [option for option in ("collect", "verify", "fresh", "status") if getattr(given, option)]
+    if given.on and here:
+        raise UserError(f"--{here[0]} works on this machine: leave --on {given.on} out.")
+    if given.cluster and not given.on:
+        raise UserError(f"--cluster {given.cluster} is for jobs: add --on slurm.")
 
 
 def start() -> int:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from experiments.cluster.script import folder
 from experiments.errors import ClusterError, short
 
+LONGEST = 1001  # tasks of an array, unless a cluster says otherwise
 NEVER = "DependencyNeverSatisfied"
 
 
@@ -52,7 +53,7 @@ def longest() -> int:
     """The most tasks that an array may have."""
     lines = _ask("scontrol", "show", "config").splitlines()
     sizes = [line.partition("=")[2].strip() for line in lines if line.startswith("MaxArraySize")]
-    return int(sizes[0]) if sizes else 1001
+    return int(sizes[0]) if sizes else LONGEST
 
 
 def _ask(*command: str, text: str | None = None) -> str:

@@ -10,8 +10,15 @@ from pathlib import Path
 from experiments import store
 from experiments.cluster.agree import single
 from experiments.cluster.file import Cluster
+from experiments.run.reproduce import STOPPED
 
 NOTICE = 90  # seconds before the time limit
+# Inside of a container there is no scontrol: a run that stopped at the notice is requeued from outside.
+OUTSIDE = f"""code=$?
+if [ $code -eq {STOPPED} ]; then
+    scontrol requeue ${{SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}}${{SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}}
+fi
+exit $code"""
 
 
 def job_name(text: str) -> str:
@@ -61,6 +68,7 @@ def job_text(
         *(f"module load {module}" for module in cluster.modules),
         *(f"export {key}={shlex.quote(value)}" for key, value in cluster.environment.items()),
         " ".join(command),
+        *([OUTSIDE] if cluster.container else []),
     ]
     return "\n".join(lines) + "\n"
 
@@ -72,6 +80,7 @@ def sweep_array(command: Sequence[str], cluster: Cluster, tasks: int, *, name: s
         ClusterError: the cluster file starts several processes for a task.
     """
     single(cluster, "a task of a sweep trains its trials in one process each")
+    name = job_name(name)
     return job_text(cluster, name, command, output=folder() / f"{name}-%A_%a.txt", tasks=tasks)
 
 

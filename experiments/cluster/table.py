@@ -39,6 +39,15 @@ class Array:
         """The files of its job."""
         return folder() / self.name
 
+    def jobs(self, job: str) -> dict[str, Queued]:
+        """Its runs in the queue, once it has this id."""
+        places = enumerate(run.id for run in self.runs)
+        return {run: Queued(f"{job}_{i}", str(i), "PENDING", "", self.name) for i, run in places}
+
+    def waits(self, run: Run, job: str) -> list[str]:
+        """The jobs that a run waits for, once the array has this id."""
+        return [one.replace(JOB, job) if one.startswith(f"{JOB}_") else one for one in self.after[run.id]]
+
 
 def submit_table(selection: Selection, cluster: Cluster, console: Console) -> int:
     """Submit what is neither done nor in the queue, and render what is done; the exit code."""
@@ -51,12 +60,11 @@ def submit_table(selection: Selection, cluster: Cluster, console: Console) -> in
         for run in _hopeless(plan, jobs):
             queue.cancel(jobs.pop(run.id).job)
         left = _left(plan, jobs, console)
-        size = queue.longest()
-        for start in range(0, len(left), size):
-            array = array_of(plan, cluster, left[start : start + size], jobs)
+        for runs in _parts(left, queue.longest()):
+            array = array_of(plan, cluster, runs, jobs)
             job = _submit(plan, array)
-            jobs |= {run.id: _pending(f"{job}_{i}", array) for i, run in enumerate(array.runs)}
-            console.print(f"job {job}: {len(array.runs)} runs, {array.folder}/job.sh", highlight=False)
+            jobs |= array.jobs(job)
+            console.print(f"job {job}: {len(runs)} runs, {array.folder}/job.sh", highlight=False)
     render(plan.table, console)
     name = plan.table.name
     console.print(
@@ -69,26 +77,27 @@ def submit_table(selection: Selection, cluster: Cluster, console: Console) -> in
 
 
 def show_table(selection: Selection, cluster: Cluster, console: Console) -> int:
-    """Print the job that would be submitted, and what each of its tasks waits for; the exit code."""
+    """Print the jobs that would be submitted, and what each of their tasks waits for; the exit code."""
     try:
-        jobs = in_queue()
+        jobs, size = in_queue(), queue.longest()
     except ClusterError:  # a job can be read where there is no SLURM
-        jobs = {}
+        jobs, size = {}, queue.LONGEST
     plan = plan_of(selection, console, fetch=False)
     agree(plan, cluster)
     for run in _hopeless(plan, jobs):
         del jobs[run.id]
     left = _left(plan, jobs, console)
+    for number, runs in enumerate(_parts(left, size), start=1):
+        job = f"{JOB}{number}"
+        array = array_of(plan, cluster, runs, jobs)
+        jobs |= array.jobs(job)
+        console.print(array.text, highlight=False, markup=False, soft_wrap=True)
+        for i, run in enumerate(runs):
+            after = f"  after {', '.join(array.waits(run, job))}" if run.id in array.after else ""
+            line = f"{job}_{i:<3} {run.id}  {run.name}{after}"
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
     if not left:
         console.print("nothing to submit")
-        return 0
-    array = array_of(plan, cluster, left, jobs)
-    console.print(array.text, highlight=False, markup=False, soft_wrap=True)
-    for i, run in enumerate(left):
-        after = f"  after {', '.join(array.after[run.id])}" if run.id in array.after else ""
-        console.print(
-            f"task {i:3} {run.id}  {run.name}{after}", highlight=False, markup=False, soft_wrap=True
-        )
     return 0
 
 
@@ -162,7 +171,7 @@ def _submit(plan: Plan, array: Array) -> str:
         try:
             for i, run in enumerate(array.runs):
                 if run.id in array.after:
-                    queue.depend(f"{job}_{i}", [one.replace(JOB, job) for one in array.after[run.id]])
+                    queue.depend(f"{job}_{i}", array.waits(run, job))
             queue.release(job)
         except BaseException:
             queue.cancel(job)
@@ -177,5 +186,5 @@ def _task(plan: Plan, run: Run, names: Mapping[str, str]) -> Task:
     return Task(job, run.name, {needed: names[needed] for needed in run.needs.values()})
 
 
-def _pending(job: str, array: Array) -> Queued:
-    return Queued(job, job.rpartition("_")[2], "PENDING", "", array.name)
+def _parts(runs: list[Run], size: int) -> list[list[Run]]:
+    return [runs[start : start + size] for start in range(0, len(runs), size)]

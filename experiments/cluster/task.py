@@ -17,6 +17,7 @@ from experiments import store
 from experiments.run import slurm
 from experiments.run.execute import Job, Outcome, execute
 from experiments.run.launch import how_died
+from experiments.run.reproduce import STOPPED
 
 PATIENCE = 180  # seconds; file systems may hold a dead process's lock for a while
 
@@ -81,12 +82,12 @@ def main() -> int:
     """Run the task of this job; the exit code tells SLURM whether others may go on."""
     slurm.heed_notice()
     path, number = Path(sys.argv[1]), int(os.environ["SLURM_ARRAY_TASK_ID"])
-    task = read_tasks(path)[number]
     try:
+        task = read_tasks(path)[number]
         outcome = run(task)
     except KeyboardInterrupt:
-        sys.stderr.write(f"{task.name}: stopped; it resumes from its last epoch\n")
-        return 130
+        sys.stderr.write("Stopped; the run resumes from its last epoch.\n")
+        return STOPPED
     sys.stderr.write(f"{task.name}: {outcome.state} {outcome.reason}\n")
     return 0 if outcome.state == "done" else 1
 
