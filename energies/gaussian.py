@@ -135,8 +135,7 @@ class GaussianPotentials:
     def largest_eigenvalue(self) -> Float[Tensor, " B"]:
         """The largest eigenvalue mu of K, from the smaller of A^T A and A A^T."""
         a = self.flat()[1]
-        gram = a.mT @ a if a.shape[1] >= a.shape[2] else a @ a.mT
-        return torch.linalg.eigvalsh(gram)[..., -1]
+        return torch.linalg.eigvalsh(lower_gram(a if a.shape[1] >= a.shape[2] else a.mT))[..., -1]
 
     def flat(self) -> tuple[Float[Tensor, "B N M"], Float[Tensor, "B N D"]]:
         """U and A with one dimension of positions, 0 where masked."""
@@ -156,6 +155,20 @@ class GaussianPotentials:
         if isinstance(factor, Tensor) and factor.dim():
             return factor.view(-1, *[1] * (self.unary.dim() - 1))
         return factor
+
+
+def lower_gram(a: Float[Tensor, "B N D"], blocks: int = 4) -> Float[Tensor, "B D D"]:
+    """A^T A on and below the diagonal, which is all that factors and eigenvalues read.
+
+    Above it only blocks on the diagonal are filled: with four that is 5/8 of the work.
+    """
+    size = a.shape[2]
+    width = -(-size // blocks)
+    gram = a.new_zeros(len(a), size, size)
+    for i in range(0, size, width):
+        rows = slice(i, i + width)
+        gram[:, rows, : i + width] = a[:, :, rows].mT @ a[:, :, : i + width]
+    return gram
 
 
 class GaussianEnergy(StructuredEnergy):

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 Vector = list[Tensor]
@@ -25,13 +25,15 @@ class Solution:
     """A solution x and how the solve ended: one number for each system, or one for all.
 
     `diverged`: the solver stopped early; x is its last estimate. `curvature`: a bound on the eigenvalue that
-    stopped it, see each solver; 0 if none did. `left`: the norm of the last residual over that of b.
+    stopped it, see each solver; 0 if none did. `left`: the norm of the last residual over that of b. `steps`:
+    the products that each system needed, where a solver counts them.
     """
 
     x: Vector
     diverged: Bool[Tensor, "..."]
     curvature: Float[Tensor, "..."]
     left: Float[Tensor, "..."]
+    steps: Int[Tensor, "..."] | None = None
 
 
 def dot(a: Vector, b: Vector) -> Float[Tensor, ""]:
@@ -39,8 +41,8 @@ def dot(a: Vector, b: Vector) -> Float[Tensor, ""]:
     return torch.stack([torch.dot(p.flatten(), q.flatten()) for p, q in zip(a, b, strict=True)]).sum()
 
 
-def row_dot(a: Vector, b: Vector) -> Float[Tensor, "B 1"]:
-    """One inner product for each of B systems; a vector is one tensor (B, N)."""
+def row_dot(a: Vector, b: Vector) -> Float[Tensor, "*B 1"]:
+    """One inner product for each system; a vector is one tensor (*B, N)."""
     (p,), (q,) = a, b
     return (p * q).sum(-1, keepdim=True)
 
@@ -98,12 +100,14 @@ def conjugate_gradient(
     tolerance: float = 0.0,
     damping: float | Tensor = 0.0,
     dot: Dot = dot,
+    until_done: bool = False,
 ) -> Solution:
     """A^-1 b for a positive definite A, exact after as many steps as A has distinct eigenvalues.
 
     A system stops once the norm of its residual is at most `tolerance` times that of b. A system with a
     direction p of curvature <= 0 has `diverged`, with `curvature` = p.Ap / p.p, and keeps its last x.
-    `damping` is added to the diagonal of A.
+    `damping` is added to the diagonal of A. With `until_done` no product is computed once all systems have
+    stopped, at the price of waiting for the device after each step.
 
     Raises:
         ValueError: fewer than 0 steps.
@@ -114,19 +118,23 @@ def conjugate_gradient(
     size = first = dot(b, b)
     alive, curvature = size > 0, torch.zeros_like(size)
     diverged = ~(size < math.inf)
+    taken = torch.zeros_like(alive, dtype=torch.long)
     for _ in range(steps):
+        if until_done and not bool(alive.any()):
+            break
         ap = damped(product(p), p, damping)
         pap = dot(p, ap)
         wrong = alive & ~((pap > 0) & (pap < math.inf))
         curvature, diverged = torch.where(wrong, pap / dot(p, p), curvature), diverged | wrong
         alive = alive & ~wrong
+        taken = taken + alive
         step = size / pap
         x = [torch.where(alive, s + step * t, s) for s, t in zip(x, p, strict=True)]
         r = [torch.where(alive, s - step * t, s) for s, t in zip(r, ap, strict=True)]
         before, size = size, dot(r, r)
         alive = alive & (size > tolerance**2 * first)
         p = [torch.where(alive, s + (size / before) * t, t) for s, t in zip(r, p, strict=True)]
-    return Solution(x, diverged, curvature, torch.where(first > 0, (size / first).sqrt(), 0.0))
+    return Solution(x, diverged, curvature, torch.where(first > 0, (size / first).sqrt(), 0.0), taken)
 
 
 def damped(product: Vector, z: Vector, damping: float | Tensor) -> Vector:

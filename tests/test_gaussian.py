@@ -11,6 +11,7 @@ from energies.gaussian import GaussianEnergy, GaussianPotentials
 from energies.spaces import PixelMasks
 from inference import gaussian
 from inference.gaussian.criteria import CrossEntropy
+from inference.gaussian.solve import Cholesky, ConjugateGradient
 
 LABELS = [2, 3, 5]
 
@@ -62,6 +63,54 @@ def test_the_mode_solves_the_system_written_out(
 
 @few
 @sizes
+def test_all_paths_find_the_same_mode_and_gradients(
+    b: int, n: int, m: int, d: int, seed: int, signs: bool, masked: bool
+) -> None:
+    p = field(b, n, m, d, seed=seed, signs=signs, masked=masked)
+    weights = torch.randn(p.unary.shape, dtype=torch.float64)
+    found = {}
+    for path in ("dense", "woodbury", "cg"):
+        scores = [x.clone().requires_grad_() for x in (p.unary, p.embedding)]
+        s = gaussian.mode(GaussianPotentials(scores[0], scores[1], p.ridge, p.mask), path, tolerance=1e-13)
+        first = torch.autograd.grad((weights * s).sum(), scores, create_graph=True)
+        second = torch.autograd.grad(first[0].square().sum() + first[1].square().sum(), scores)
+        found[path] = [s.detach(), *first, *second]
+    for path in ("woodbury", "cg"):
+        for one, other in zip(found["dense"], found[path], strict=True):
+            torch.testing.assert_close(one, other, atol=1e-9, rtol=1e-9)
+
+
+@few
+@sizes
+def test_the_log_partition_and_variances_are_those_of_the_normal_distribution_written_out(
+    b: int, n: int, m: int, d: int, seed: int, signs: bool, masked: bool
+) -> None:
+    p = field(b, n, m, d, seed=seed, signs=signs, masked=masked)
+    log_z, variances = gaussian.log_partition(p), gaussian.variances(p)
+    for row in range(b):
+        w, u, real = written_out(p, row)
+        system = w + p.ridge * np.eye(len(w))
+        inverse = np.linalg.inv(system)
+        expected = (u @ inverse @ u + len(w) * np.log(2 * np.pi) - np.linalg.slogdet(system)[1]) / 2
+        assert log_z[row].item() == pytest.approx(expected, abs=1e-9)
+        of_labels = np.diag(inverse).reshape(m, -1)
+        np.testing.assert_allclose(of_labels, np.tile(variances[row].numpy()[real], (m, 1)), atol=1e-10)
+
+
+def test_conjugate_gradient_stops_each_column_by_itself() -> None:
+    p = field(2, 30, 3, 4)
+    easy = p.unary.clone()
+    easy[0] = 1.0  # all labels alike: nothing is left of them but their mean
+    _, a = p.flat()
+    solver = ConjugateGradient(a, p.ridge, 3, tolerance=1e-10)
+    found = solver(easy)
+    assert solver.steps[0, 1:].tolist() == [0, 0] and bool((solver.steps[1] > 1).all())
+    assert int(solver.steps.max()) <= 4 + 1  # rank 4: D + 1 distinct eigenvalues
+    torch.testing.assert_close(found, Cholesky(a, p.ridge, 3)(easy))
+
+
+@few
+@sizes
 def test_scores_and_norms_are_those_of_the_matrix_written_out(
     b: int, n: int, m: int, d: int, seed: int, signs: bool, masked: bool
 ) -> None:
@@ -107,6 +156,10 @@ def test_gradients_of_the_mode_and_the_loss_are_right(m: int, d: int) -> None:
 
     scores = [x.clone().requires_grad_() for x in (p.unary, p.embedding)]
     assert torch.autograd.gradcheck(out, scores)
+    assert torch.autograd.gradgradcheck(lambda u, a: gaussian.mode(GaussianPotentials(u, a, p.ridge)), scores)
+    assert torch.autograd.gradcheck(
+        lambda u, a: gaussian.log_partition(GaussianPotentials(u, a, p.ridge)), scores
+    )
 
 
 def test_the_gradient_is_the_papers(m: int = 3) -> None:
@@ -128,10 +181,11 @@ def test_a_field_that_is_not_definite_is_refused_with_advice() -> None:
     p = field(3, 4, 2, 3)
     loud = GaussianPotentials(p.unary, p.embedding * torch.tensor([1.0, 5.0, 1.0]).view(-1, 1, 1), p.ridge)
     mu = float(loud.largest_eigenvalue()[1])
-    with pytest.raises(
-        ValueError, match=rf"example 1 .*A A\^T is {mu:.4g} and.*ridge, 1\.5\. Raise the ridge"
-    ):
-        gaussian.mode(loud)
+    for path in ("auto", "dense", "woodbury", "cg"):
+        with pytest.raises(
+            ValueError, match=rf"example 1 .*A A\^T is {mu:.4g} and.*ridge, 1\.5\. Raise the ridge"
+        ):
+            gaussian.mode(loud, path)
     kept = loud.definite()
     assert kept.largest_eigenvalue()[1].item() == pytest.approx(0.9 * 1.5)
     torch.testing.assert_close(kept.embedding[[0, 2]], p.embedding[[0, 2]])  # the others were definite

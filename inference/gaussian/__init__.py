@@ -1,25 +1,94 @@
-"""Exact inference in Gaussian fields: the point of highest score.   [Scaling §3]
+"""Exact inference in Gaussian fields: the point of highest score, its value, and variances.   [Scaling §3]
 
 Shapes: B examples, N positions, M labels, D features; positions may have several dimensions.
 """
+
+import math
+from typing import Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from energies.gaussian import GaussianPotentials
+from inference.gaussian.solve import Cholesky, ConjugateGradient, NotDefinite, Solved, Solver, log_determinant
+
+Path = Literal["auto", "dense", "cg", "woodbury"]
+
+LARGEST = 256  # features up to which a solution and its gradient are faster by factors: docs/benchmarks.md
 
 
-def mode(p: GaussianPotentials) -> Float[Tensor, "B *N M"]:
+def mode(p: GaussianPotentials, path: Path = "auto", *, tolerance: float = 1e-5) -> Float[Tensor, "B *N M"]:
     """s* = argmax_s F(s), the solution of (W + lambda I) s = U; 0 where masked.   [Scaling eq. 12]
 
-    The system of N M equations is built as a dense matrix of B (N M)^2 numbers and solved; gradients reach U
-    and A.
+    Gradients of any order reach U and A.
+
+    - `woodbury` factors D x D matrices (N x N where N < D).
+    - `cg` needs products with A alone; each column stops at a relative residual of `tolerance`.
+    - `dense` is the reference: it solves the system of N M equations, which has B (N M)^2 numbers.
+    - `auto` is `woodbury`, or `cg` where features and positions are many.
 
     Raises:
-        ValueError: the system of an example is not positive definite, so F has no maximum.
+        ValueError: an unknown path; or the system of an example is not positive definite, so F has no
+            maximum.
     """
-    _check_definite(p)
+    if path == "dense":
+        _check_definite(p)
+        return _dense(p)
+    unary, a = p.flat()
+    try:
+        found = Solved.apply(unary, a, _solver(path, a, p, tolerance)).reshape(p.unary.shape)
+    except NotDefinite:
+        _check_definite(p)
+        raise
+    if not bool(found.isfinite().all()):
+        _check_definite(p)
+    return found
+
+
+def log_partition(p: GaussianPotentials) -> Float[Tensor, " B"]:
+    """The log of the integral of exp F over all points s of real positions.
+
+    1/2 U^T s* + 1/2 (N M log 2 pi - log det(W + lambda I)).
+
+    Raises:
+        ValueError: see `mode`.
+    """
+    best, labels = mode(p), p.unary.shape[-1]
+    unary, a = p.flat()
+    hidden = a.new_zeros(len(a)) if p.mask is None else labels * (~p.mask).flatten(1).sum(1).to(a.dtype)
+    count = unary[0].numel() - hidden  # a masked position adds log lambda for each label
+    determinant = log_determinant(a, p.ridge, labels) - hidden * math.log(p.ridge)
+    value = (unary * best.reshape(unary.shape)).sum((1, 2))
+    return (value + count * math.log(2 * math.pi) - determinant) / 2
+
+
+def variances(p: GaussianPotentials) -> Float[Tensor, "B *N"]:
+    """The variance of s at each position under exp F, the same for each label; 1 / lambda where masked.
+
+    Raises:
+        ValueError: see `mode`.
+    """
+    try:
+        solver = Cholesky(p.flat()[1], p.ridge, p.unary.shape[-1])
+    except NotDefinite:
+        _check_definite(p)
+        raise
+    return solver.variances().view(p.unary.shape[:-1])
+
+
+def _solver(path: Path, a: Tensor, p: GaussianPotentials, tolerance: float) -> Solver:
+    labels = p.unary.shape[-1]
+    if path == "auto":
+        path = "woodbury" if min(a.shape[1:]) <= LARGEST else "cg"
+    if path == "cg":
+        return ConjugateGradient(a, p.ridge, labels, tolerance=tolerance)
+    if path == "woodbury":
+        return Cholesky(a, p.ridge, labels)
+    raise ValueError(f"there is no path {path!r}: take auto, dense, cg or woodbury.")
+
+
+def _dense(p: GaussianPotentials) -> Tensor:
     unary, a = p.flat()
     labels = unary.shape[-1]
     others = 1 - torch.eye(labels, dtype=a.dtype, device=a.device)  # J - I
