@@ -65,8 +65,8 @@ class Choice(Parameter):
 
     def grid(self) -> list[Any] | None:
         """The values, each once."""
-        distinct = {json.dumps(value, sort_keys=True): value for value in reversed(self.values)}
-        return None if self.probabilities else [*reversed(distinct.values())]
+        distinct = {json.dumps(value, sort_keys=True): value for value in self.values}
+        return None if self.probabilities else [*distinct.values()]
 
     def _index(self, quantile: float) -> int:
         last = len(self.values) - 1
