@@ -11,10 +11,13 @@ from sklearn.metrics import jaccard_score
 import scripts.train
 from datamodules.errors import FormatError
 from datamodules.horses import Horses32, read_arrays
+from energies.gaussian import GaussianEnergy
 from energies.masks import MaskEnergy
 from energies.spaces import PixelMasks
+from inference.gaussian.criteria import CrossEntropy
 from lightning_modules.metrics.masks import MaskScores
 from networks.fcn import FCN, AveragedCrops, pixels
+from networks.unet import UNet
 
 HORSES = Horses32()
 needs_horses = pytest.mark.skipif(HORSES.missing() is not None, reason=str(HORSES.missing()))
@@ -142,3 +145,21 @@ def test_schemes_train_on_horses(
     few = ["--data.eval_batch_size", "8", "--run_dir", str(tmp_path / "run")]
     assert scripts.train.main([*configs, *short, *quick, *few]) == 0
     assert (tmp_path / "run" / "record.json").exists()
+
+
+def test_the_unet_scores_or_embeds_pixels_at_every_scale() -> None:
+    torch.manual_seed(0)
+    x, y = some_pictures(2, 16)
+    unary, embedding = UNet(widths=(4, 8, 8)), UNet(None, widths=(4, 8, 8))
+    assert unary(x).shape == (2, 16, 16, 2) and embedding(x).shape == (2, 16, 16, 4)
+    assert bool((embedding(x) >= 0).all())
+    unary.eval()
+    far = x.clone()
+    far[:, :, -1, -1] = 255 - far[:, :, -1, -1]
+    assert bool((unary(far) != unary(x))[:, 4, 4].any())  # the coarse scales reach across the picture
+    energy = GaussianEnergy(unary, embedding)
+    loss = CrossEntropy().loss(energy.potentials(x, None), y).mean()
+    loss.backward()
+    assert all(p.grad is not None and bool(p.grad.isfinite().all()) for p in energy.parameters())
+    with pytest.raises(ValueError, match=r"18 x 16 pixels: a U-Net of 3 scales.*multiples of 4"):
+        unary(torch.zeros(1, 3, 18, 16))
