@@ -1,17 +1,24 @@
 """Jobs for a cluster as text: cluster files, arrays, dependencies; one sentence for each mistake."""
 
+import io
 import re
 import shutil
 import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 import scripts.train
 import toy_world
+from experiments.cluster import queue
 from experiments.cluster.file import read_cluster
+from experiments.cluster.queue import Queued
 from experiments.cluster.script import job_text, sweep_array
+from experiments.cluster.table import hopeless
 from experiments.errors import ClusterError
+from experiments.run.reproduce import Selection, plan_of
+from scripts import reproduce
 from toy_world import World
 
 world = toy_world.world  # the fixture
@@ -253,14 +260,36 @@ def test_a_run_whose_need_is_done_waits_for_nothing(world: World, clusters: Path
     assert said.endswith("nothing to submit\n")
 
 
+def test_more_runs_than_an_array_may_have_are_several_arrays(
+    world: World, clusters: Path, no_slurm: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue, "LONGEST", 3)
+    _, said = world.reproduce("--on", "slurm", "--dry-run", "--seeds", "0")
+    assert "--array=0-2%50" in said and "--array=0-0%50" in said
+    tasks = {name: job for job, name in re.findall(r"^(JOB\d_\d)\s+\w{16}  (\w+) ", said, re.MULTILINE)}
+    needs = {
+        name: job for name, job in re.findall(r"  (\w+) / easy / seed 0  after (\S+)$", said, re.MULTILINE)
+    }
+    assert needs == {"taught": tasks["plain"], "after": tasks["wild"]}
+    assert tasks["taught"].startswith("JOB2") or tasks["after"].startswith("JOB2")
+
+
+def test_a_waiting_run_whose_need_failed_is_no_longer_in_the_queue(world: World) -> None:
+    """SLURM takes a moment to cancel it: a submission in this moment submits both again."""
+    plan = plan_of(Selection("toy", columns="easy", seeds="0"), Console(file=io.StringIO()), fetch=False)
+    ids = {run.places[0][0]: run.id for run in plan.runs}
+    waits = {
+        ids[row]: Queued(f"7_{i}", str(i), "PENDING", "(Dependency)", "toy")
+        for i, row in enumerate(["taught", "after"])
+    }
+    needed = {ids["plain"]: Queued("7_8", "8", "RUNNING", "n1", "toy")}
+    assert [run.id for run in hopeless(plan, waits | needed)] == [ids["after"]]
+    running = {ids["after"]: Queued("7_1", "1", "RUNNING", "n1", "toy")}
+    assert not hopeless(plan, waits | needed | running)
+
+
 def test_a_real_table_with_needs_is_planned(no_slurm: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The static rows of seal_mlc each wait for the energy network they take; finished ones are left out."""
-    import io
-
-    from rich.console import Console
-
-    from scripts import reproduce
-
     monkeypatch.chdir(toy_world.HERE.parent)
     said = io.StringIO()
     options = ["seal_mlc", "--on", "slurm", "--dry-run", "--columns", "genbase", "--seeds", "77"]

@@ -57,7 +57,7 @@ def submit_table(selection: Selection, cluster: Cluster, console: Console) -> in
         agree(plan, cluster)
         adopt_finished(plan, console.print)
         keep_state(plan)
-        for run in _hopeless(plan, jobs):
+        for run in hopeless(plan, jobs):
             queue.cancel(jobs.pop(run.id).job)
         left = _left(plan, jobs, console)
         for runs in _parts(left, queue.longest()):
@@ -84,7 +84,7 @@ def show_table(selection: Selection, cluster: Cluster, console: Console) -> int:
         jobs, size = {}, queue.LONGEST
     plan = plan_of(selection, console, fetch=False)
     agree(plan, cluster)
-    for run in _hopeless(plan, jobs):
+    for run in hopeless(plan, jobs):
         del jobs[run.id]
     left = _left(plan, jobs, console)
     for number, runs in enumerate(_parts(left, size), start=1):
@@ -131,7 +131,7 @@ def array_of(plan: Plan, cluster: Cluster, runs: list[Run], jobs: Mapping[str, Q
     return Array(name, runs, after, text)
 
 
-def _hopeless(plan: Plan, jobs: Mapping[str, Queued]) -> list[Run]:
+def hopeless(plan: Plan, jobs: Mapping[str, Queued]) -> list[Run]:
     """Waiting runs whose needs have failed, and which SLURM has not yet cancelled."""
     known = {run.id for run in plan.runs if run.done} | jobs.keys()
     found = []

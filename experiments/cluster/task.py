@@ -82,8 +82,12 @@ def main() -> int:
     """Run the task of this job; the exit code tells SLURM whether others may go on."""
     slurm.heed_notice()
     path, number = Path(sys.argv[1]), int(os.environ["SLURM_ARRAY_TASK_ID"])
+    tasks = read_tasks(path)
+    if not tasks:
+        sys.stderr.write(f"{path} is not there: submit the table again.\n")
+        return 1
     try:
-        task = read_tasks(path)[number]
+        task = tasks[number]
         outcome = run(task)
     except KeyboardInterrupt:
         sys.stderr.write("Stopped; the run resumes from its last epoch.\n")
