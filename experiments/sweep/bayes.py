@@ -1,9 +1,9 @@
 """Bayesian search and early stopping by optuna, rebuilt for each question from the trials of a study.
 
-Search is optuna's TPE. optuna sees a choice as the index of a value, a whole number as it is, and a number as
-its quantile, so W&B's distribution is the prior. Running trials count as bad ones (constant liar), so that
-processes do not all try the same point; failed ones, and those without a finite score, are left out. The
-first points are random.
+Search is optuna's TPE. It sees a choice as the index of a value, in order if all are numbers, a whole number
+as it is, and a number as its quantile, so W&B's distribution is the prior. Running trials count as bad ones
+(constant liar), so that processes do not all try the same point. Failed ones, and those without a finite
+score, are left out. The first points are random.
 
 Early stopping maps W&B's hyperband to optuna's successive halving, since in W&B all runs share one bracket.
 Each is compared at the same bands, min_iter * eta^k or max_iter / eta^k for k = s, ..., 1. They count reports
@@ -15,6 +15,7 @@ so far, with `strict` by the score at the band. Unlike W&B's server, a run is ju
 import json
 import math
 import random
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from experiments.errors import SweepError
@@ -139,8 +140,11 @@ def _distributions(sweep: Sweep) -> dict[str, Any]:
             found[name] = IntDistribution(parameter.low, parameter.high)
         elif isinstance(parameter, Number):
             found[name] = FloatDistribution(0.0, 1.0)
-        elif isinstance(parameter, Choice) and len(parameter.values) > 1:
-            found[name] = CategoricalDistribution(tuple(range(len(parameter.values))))
+        elif isinstance(parameter, Choice) and len(values := _values(parameter)) > 1:
+            last = len(values) - 1
+            found[name] = (
+                IntDistribution(0, last) if _ordered(values) else CategoricalDistribution(range(last + 1))
+            )
     return found
 
 
@@ -149,7 +153,7 @@ def _inward(parameter: Parameter, value: Any) -> int | float:  # noqa: ANN401
     if isinstance(parameter, Number):
         return parameter.quantile(value)
     if isinstance(parameter, Choice):
-        return [_key(one) for one in parameter.values].index(_key(value))
+        return [_key(one) for one in _values(parameter)].index(_key(value))
     return value
 
 
@@ -157,7 +161,16 @@ def _outward(parameter: Parameter, found: Any) -> Any:  # noqa: ANN401
     """The value optuna means."""
     if isinstance(parameter, Number):
         return parameter.at(found)
-    return parameter.values[found] if isinstance(parameter, Choice) else found
+    return _values(parameter)[found] if isinstance(parameter, Choice) else found
+
+
+def _values(choice: Choice) -> list[Any]:
+    """The values of a choice as optuna sees them: numbers in their order."""
+    return sorted(choice.values) if _ordered(choice.values) else [*choice.values]
+
+
+def _ordered(values: Sequence[Any]) -> bool:
+    return all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
 
 
 def _key(value: Any) -> str:  # noqa: ANN401
