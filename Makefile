@@ -34,18 +34,18 @@ check: setup ## Run the linters, the type checker, the import rules, the size bu
 
 reproduce: needs-table setup ## Run what is not yet done of a paper's table and draw it: make reproduce TABLE=quickstart
 #               [ROWS=ce,dynamic_nce] [COLUMNS=bibtex,genbase] [SEEDS=0,1,2] [JOBS=2] [FRESH=1] [VERIFY=1] [DRY=1]
-#               [ON=slurm] [CLUSTER=conf/cluster/cpu.yaml]
+#               [ON=slurm] [CLUSTER=conf/cluster/cpu.yaml] [LOGGER=conf/logger/wandb.yaml]
 	@$(RUN) -m scripts.reproduce "$(TABLE)" $(if $(ROWS),--rows "$(ROWS)") $(if $(COLUMNS),--columns "$(COLUMNS)") \
 	    $(if $(SEEDS),--seeds "$(SEEDS)") $(if $(JOBS),--jobs "$(JOBS)") $(if $(FRESH),--fresh) \
 	    $(if $(VERIFY),--verify) $(if $(DRY),--dry-run) $(if $(ON),--on "$(ON)") \
-	    $(if $(CLUSTER),--cluster "$(CLUSTER)")
+	    $(if $(CLUSTER),--cluster "$(CLUSTER)") $(if $(LOGGER),--logger "$(LOGGER)")
 
 status: needs-table setup ## Show the state of each run of a table and its job in SLURM: make status TABLE=seal_mlc
 	@$(RUN) -m scripts.reproduce "$(TABLE)" --status $(if $(ROWS),--rows "$(ROWS)") \
 	    $(if $(COLUMNS),--columns "$(COLUMNS)") $(if $(SEEDS),--seeds "$(SEEDS)")
 
 table: needs-table setup ## Draw a table again from the finished runs, without running any: make table TABLE=seal_mlc
-	@$(RUN) -m scripts.reproduce "$(TABLE)" --collect
+	@$(RUN) -m scripts.reproduce "$(TABLE)" --collect $(if $(LOGGER),--logger "$(LOGGER)")
 
 data: setup ## Fetch and verify the data sets, or one: make data DATASET=bibtex. LIST=1 shows them all.
 	@$(RUN) -m scripts.fetch_data $(subst $(COMMA), ,$(DATASET)) $(if $(LIST),--list)

@@ -21,6 +21,41 @@ if TYPE_CHECKING:
 
 def main(arguments: list[str] | None = None, console: Console | None = None) -> int:
     """Parse, call, exit code."""
+    given = _parser().parse_args(arguments)
+    console = console or Console()
+    try:
+        _refuse_contradictions(given)
+        if given.collect:
+            from experiments.page.page import collect
+            from experiments.tracking.tables import publish, read_logger
+
+            logger = read_logger(given.logger)
+            publish(collect(given.table, console), logger, console)
+            return 0
+        from experiments.run import reproduce as engine
+        from experiments.run.verify import verify
+
+        given_names = (given.rows, given.columns, given.seeds)
+        chosen = engine.Selection(given.table, *given_names, given.jobs, given.fresh, given.logger)
+        if given.status:
+            from experiments.cluster.status import status
+
+            return status(chosen, console)
+        if given.on:
+            return _on_slurm(chosen, given, console)
+        if given.verify:
+            return verify(chosen, console, dry=given.dry_run)
+        return engine.dry_run(chosen, console) if given.dry_run else engine.reproduce(chosen, console)
+    except UserError as error:
+        console.stderr = True
+        console.print(f"[red]{escape(str(error))}[/red]", highlight=False, soft_wrap=True)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    """The options."""
     parser = argparse.ArgumentParser(
         prog="python -m scripts.reproduce", description=__doc__, allow_abbrev=False
     )
@@ -49,34 +84,10 @@ def main(arguments: list[str] | None = None, console: Console | None = None) -> 
     parser.add_argument(
         "--status", action="store_true", help="print the state of each run and its job in SLURM"
     )
-    given = parser.parse_args(arguments)
-    console = console or Console()
-    try:
-        _refuse_contradictions(given)
-        if given.collect:
-            from experiments.page.page import collect
-
-            return collect(given.table, console)
-        from experiments.run import reproduce as engine
-        from experiments.run.verify import verify
-
-        given_names = (given.rows, given.columns, given.seeds)
-        chosen = engine.Selection(given.table, *given_names, jobs=given.jobs, fresh=given.fresh)
-        if given.status:
-            from experiments.cluster.status import status
-
-            return status(chosen, console)
-        if given.on:
-            return _on_slurm(chosen, given, console)
-        if given.verify:
-            return verify(chosen, console, dry=given.dry_run)
-        return engine.dry_run(chosen, console) if given.dry_run else engine.reproduce(chosen, console)
-    except UserError as error:
-        console.stderr = True
-        console.print(f"[red]{escape(str(error))}[/red]", highlight=False, soft_wrap=True)
-        return 2
-    except KeyboardInterrupt:
-        return 130
+    parser.add_argument(
+        "--logger", help="a file of conf/logger: the runs log there, and W&B gets the rendered table too"
+    )
+    return parser
 
 
 def _on_slurm(chosen: "Selection", given: argparse.Namespace, console: Console) -> int:

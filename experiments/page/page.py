@@ -20,12 +20,11 @@ from experiments.plan.table import Changes, Table
 LINK = re.compile(r"(?<!\\)((?:\\\\)*)(!(?=\[)|\](?=[\[(:])(?!\((?:https?://)?[\w./#-]+\)))")
 
 
-def collect(name: str, console: Console) -> int:
-    """Render a table from its records, shared runs of other tables included; return the exit code."""
+def collect(name: str, console: Console) -> Summary:
+    """Render a table from its records, shared runs of other tables included."""
     table = read_table(name)
     store.take_over(table.name, read_state(table.name)["ids"])
-    render(table, console)
-    return 0
+    return render(table, console)
 
 
 def render(table: Table, console: Console) -> Summary:

@@ -19,10 +19,9 @@ from experiments.errors import Stopped, UserError
 from experiments.plan.runs import identity
 from experiments.run.cli import TrainCLI, quiet_lightning
 from experiments.run.epochs import Tell
-from experiments.run.fit import fit_and_test, movable, write_config
+from experiments.run.fit import fit_and_test, movable, tracked_run, write_config
 from experiments.run.workers import threads
 from experiments.tracking import agent
-from experiments.tracking.logger import tracked
 
 
 def train(arguments: list[str] | None, tell: Tell) -> tuple[store.Record, Path]:
@@ -77,7 +76,7 @@ def _train(cli: TrainCLI, tell: Tell) -> store.Record:
         write_config(cli, folder)
     kept = identity.identity(cli.resolved())
     facts = {"id": identity.run_id(kept), "seed": cli.config.seed_everything}
-    with tracked(cli.trainer, lambda: movable(cli), facts) as track:
+    with tracked_run(cli, facts) as track:
         record = fit_and_test(cli, facts, tell) | {"config": kept}
         track(record)
     if first:

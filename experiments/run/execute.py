@@ -110,8 +110,7 @@ def _train(job: Job, folder: Path) -> store.Record:
     import torch
 
     from experiments.run.cli import TrainCLI, quiet_lightning
-    from experiments.run.fit import fit_and_test, movable, write_config
-    from experiments.tracking.logger import tracked
+    from experiments.run.fit import fit_and_test, tracked_run, write_config
 
     sys.argv = sys.argv[:1]
     torch.set_num_threads(job.threads)
@@ -119,7 +118,7 @@ def _train(job: Job, folder: Path) -> store.Record:
     facts = {"id": job.id} | job.facts
     cli = TrainCLI(job.config, run_dir=str(folder), base=None)
     write_config(cli, folder)
-    with tracked(cli.trainer, lambda: movable(cli), facts) as track:
+    with tracked_run(cli, facts) as track:
         record = fit_and_test(cli, facts) | {"config": job.identity}
         track(record)
     return record

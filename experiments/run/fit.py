@@ -4,7 +4,7 @@ import statistics
 import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from experiments.plan.identity import Tree
 from experiments.run import memory
 from experiments.run.cli import TrainCLI
 from experiments.run.epochs import Tell, best_so_far, read_rows
+from experiments.tracking.logger import End, tracked
 
 
 class RunError(UserError):
@@ -81,6 +82,12 @@ def fit_and_test(cli: TrainCLI, facts: dict[str, Any], tell: Tell | None = None)
 def write_config(cli: TrainCLI, folder: Path) -> None:
     """Write the resolved config, usable as --config with another --run_dir."""
     store.write(folder / "config.yaml", yaml.safe_dump(movable(cli), sort_keys=False))
+
+
+def tracked_run(cli: TrainCLI, facts: dict[str, Any]) -> AbstractContextManager[End]:
+    """Log a run to W&B within a `with` block, if that is its logger; call what it gives with the record."""
+    rows = read_rows(cli.log.folder) if cli.log.last.exists() else []
+    return tracked(cli.trainer, facts, lambda: (movable(cli), rows))
 
 
 def movable(cli: TrainCLI) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from experiments.plan.table import Table
 from experiments.run import workers
 from experiments.run.board import board
 from experiments.run.launch import Launch, adopt_finished, open_to
+from experiments.tracking.tables import add_logger, publish, read_logger
 
 STOPPED = 130  # exit code
 
@@ -35,11 +36,12 @@ class Selection:
     seeds: str | None = None
     jobs: int = 0
     fresh: bool = False
+    logger: str | None = None  # a file of conf/logger, for the runs and the table
 
 
 def plan_of(selection: Selection, console: Console, *, fetch: bool) -> Plan:
     """Read the table, compose its cells, look up what is done, and what data is not here."""
-    table = read_table(selection.table)
+    table, logger = read_table(selection.table), read_logger(selection.logger)
     rows = select("row", selection.rows, [r for r, row in table.rows.items() if not row.cited])
     columns = select("column", selection.columns, table.columns)
     seeds = _seeds(selection, table)
@@ -55,7 +57,7 @@ def plan_of(selection: Selection, console: Console, *, fetch: bool) -> Plan:
         with console.status(f"composing {len(layers)} cells of {table.name}"):
             return workers.parse_all(server(), layers, jobs)
 
-    return make_plan(
+    plan = make_plan(
         table,
         rows,
         columns,
@@ -64,6 +66,8 @@ def plan_of(selection: Selection, console: Console, *, fetch: bool) -> Plan:
         missing=lambda data: workers.missing_all(server, data, fetch=fetch),
         fresh=selection.fresh,
     )
+    add_logger(plan, logger)
+    return plan
 
 
 def reproduce(selection: Selection, console: Console) -> int:
@@ -77,7 +81,8 @@ def reproduce(selection: Selection, console: Console) -> int:
     try:
         launch = work(plan, selection, console)
     finally:
-        render(plan.table, console)
+        summary = render(plan.table, console)
+    publish(summary, read_logger(selection.logger), console)
     return tell_failed(launch, console) if launch else STOPPED
 
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from experiments.errors import SweepError
+from experiments.tracking.client import PROJECT, said
 
 if TYPE_CHECKING:
     from experiments.sweep.file import Sweep
 
-PROJECT = "structured-prediction"
 STOPPED = 130  # exit code
 
 
@@ -58,10 +58,9 @@ def create(sweep: "Sweep", *, project: str | None = None, entity: str | None = N
     except (wandb.Error, OSError, ValueError) as error:
         if isinstance(error, SweepError):
             raise
-        why = " ".join(str(error).split()).rstrip(".")
         raise SweepError(
-            f"W&B's server did not take the sweep {sweep.name}: {why}. Check WANDB_BASE_URL and `wandb "
-            "login`, or sweep without a server: ENGINE=local."
+            f"W&B's server did not take the sweep {sweep.name}: {said(error)}. Check WANDB_BASE_URL and "
+            "`wandb login`, or sweep without a server: ENGINE=local."
         ) from error
     where = (os.environ.get("WANDB_ENTITY"), os.environ.get("WANDB_PROJECT"), name)
     return "/".join(part for part in where if part)

@@ -1,7 +1,5 @@
 """A run in Weights & Biases: its resolved config, its curves, its record."""
 
-import re
-import secrets
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,58 +10,69 @@ from pytorch_lightning.loggers import WandbLogger
 from pytorch_lightning.utilities import rank_zero_only
 
 from experiments import store
-from experiments.errors import UserError
 from experiments.tracking import agent
+from experiments.tracking.client import PROJECT, explained, run_id
 
 CURVE = "curve/"  # before the names of the scheme's training curves
 POINT = "curve/point"  # their x-axis: epochs or parts of epochs
+Rows = list[dict[str, Any]]  # of metrics.csv
+End = Callable[[store.Record], None]
 LARGE = ("curves", "config", "data", "findings", "starts", "versions")  # of a record; not in the summary
 
 
 class RunLogger(WandbLogger):
     """One W&B run for one run: interrupted, requeued and resumed, it stays the same one.
 
-    Offline, unless an agent of W&B started the process. The id stands in the run's folder.
+    Offline, unless an agent of W&B started the process. The id stands in the run's folder. W&B's step is the
+    epoch, so its rows are those of metrics.csv.
     """
 
     def __init__(
         self,
         folder: str,
-        project: str = "structured-prediction",
+        project: str = PROJECT,
         entity: str | None = None,
         tags: list[str] | None = None,
         offline: bool = True,
     ) -> None:
-        sweep = bool(agent.trial())  # it has project and entity
-        where: dict[str, Any] = {} if sweep else {"project": project, "entity": entity}
-        self.offline = offline and not sweep
-        super().__init__(save_dir=folder, offline=self.offline, tags=tags, **where)
+        self.offline = offline and not agent.trial()
+        super().__init__(save_dir=folder, project=project, offline=self.offline, entity=entity, tags=tags)
         self._wandb_init.pop("anonymous", None)  # Lightning passes it on, W&B warns of it
 
     @rank_zero_only
-    def begin(self, config: dict[str, Any], facts: dict[str, Any]) -> None:
-        """Start or resume the W&B run of this folder; log the resolved config."""
+    def begin(self, facts: dict[str, Any], config: dict[str, Any], rows: Rows) -> None:
+        """Start or resume the W&B run of this folder; log the resolved config, and the epochs so far.
+
+        W&B skips epochs it has. It lacks some if the process was killed: it writes every 15 seconds.
+        """
         import wandb
 
         folder = Path(str(self.save_dir))
         place = [str(facts[key]) for key in ("row", "column") if key in facts]
+        sweep = dict.fromkeys(("id", "project", "entity"))  # an agent of W&B has set them
+        own = sweep if agent.trial() else {"id": run_id(folder)}
         known = {
-            "id": None if agent.trial() else run_id(folder),
             "name": " / ".join([*place, f"seed {facts.get('seed')}"]) if place else folder.name,
             "group": facts.get("table"),
             "settings": wandb.Settings(silent=self.offline),
         }
-        self._wandb_init.update(known)
+        self._wandb_init.update(known | own)
         with explained():
-            self.experiment.config.update({"run": facts, **config}, allow_val_change=True)
+            run = self.experiment
+        run.config.update({"run": facts, **config}, allow_val_change=True)
+        run.define_metric("*", step_metric="epoch")
+        for row in rows:
+            self.log_metrics({name: float(value) for name, value in row.items() if value != ""})
 
     def log_hyperparams(self, *_: object, **__: object) -> None:
         """Do nothing: the resolved config has the scheme's arguments too."""
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """Add to the row of this step; a resumed run repeats rows, of which W&B keeps the first."""
-        self.experiment.log({**metrics, "trainer/global_step": step}, step=step)
+        """Add to the row of an epoch, unless W&B has later ones: a resumed run repeats epochs."""
+        epoch = int(metrics["epoch"])
+        if epoch >= self.experiment.step:
+            self.experiment.log(dict(metrics), step=epoch)
 
     @rank_zero_only
     def end(self, record: store.Record) -> None:
@@ -84,13 +93,16 @@ class RunLogger(WandbLogger):
 
 @contextmanager
 def tracked(
-    trainer: Trainer, config: Callable[[], dict[str, Any]], facts: dict[str, Any]
-) -> Iterator[Callable[[store.Record], None]]:
-    """Begin the W&B runs of a trainer's loggers, and finish them; call what it gives with the record."""
+    trainer: Trainer, facts: dict[str, Any], state: Callable[[], tuple[dict[str, Any], Rows]]
+) -> Iterator[End]:
+    """Begin and finish the W&B runs of a trainer's loggers; what it gives logs the record.
+
+    `state` has the resolved config, and the rows of epochs that the run resumes from.
+    """
     loggers = [logger for logger in trainer.loggers if isinstance(logger, WandbLogger)]
     own = [logger for logger in loggers if isinstance(logger, RunLogger)]
     for logger in own:
-        logger.begin(config(), facts)
+        logger.begin(facts, *state())
 
     def end(record: store.Record) -> None:
         for logger in own:
@@ -109,29 +121,3 @@ def _finish(loggers: list[WandbLogger], code: int) -> None:
     """Write out what W&B still holds: a worker's process ends without the interpreter's goodbye."""
     for logger in loggers:
         logger.experiment.finish(exit_code=code)
-
-
-def run_id(folder: Path) -> str:
-    """The id of the W&B run of a folder, the same after a stop; W&B takes no other characters."""
-    path = folder / "wandb" / "id"
-    if not path.exists():
-        store.write(path, f"{re.sub('[^A-Za-z0-9_.-]', '_', folder.name)[:80]}-{secrets.token_hex(4)}")
-    return path.read_text()
-
-
-@contextmanager
-def explained() -> Iterator[None]:
-    """Turn W&B's errors into one sentence.
-
-    Raises:
-        UserError: no login, no server, or the server refuses.
-    """
-    import wandb
-
-    try:
-        yield
-    except wandb.Error as error:
-        why = " ".join(str(error).split()).rstrip(".")
-        raise UserError(
-            f"W&B: {why}. Log in with `wandb login`, or log offline (conf/logger/wandb.yaml as it is)."
-        ) from error
