@@ -11,6 +11,9 @@ import pytest
 
 import scripts.train
 from committed import ROOT
+from experiments.cluster.agree import agreed
+from experiments.cluster.by_hand import take_options
+from experiments.cluster.file import read_cluster
 from experiments.plan.compose import Layers, compose
 from experiments.plan.spec import read_table
 from make_mlc import sparse_arff
@@ -83,6 +86,9 @@ def test_every_command_that_trains_is_understood(
     page: str, words: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)
+    cluster, _, words = take_options(words)
+    if cluster is not None:
+        agreed(words, read_cluster(cluster))
     pairs = list(zip(words[::2], words[1::2], strict=True))
     files = tuple(value for key, value in pairs if key == "--config")
     settings = tuple((key.removeprefix("--"), value) for key, value in pairs if key != "--config")
