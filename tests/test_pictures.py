@@ -138,7 +138,7 @@ def test_schemes_train_on_horses(
     scheme: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(Path(__file__).resolve().parent.parent)
-    files = ["data/horses_32", f"scheme/{scheme[0]}", *(f"objective/{name}" for name in scheme[1:])]
+    files = ["data/weizmann_horses_32", f"scheme/{scheme[0]}", *(f"objective/{name}" for name in scheme[1:])]
     configs = [part for file in files for part in ("--config", f"conf/{file}.yaml")]
     short = ["--trainer.max_epochs", "2", "--trainer.limit_train_batches", "4"]
     quick = ["--trainer.limit_val_batches", "1", "--trainer.limit_test_batches", "1"]
