@@ -16,8 +16,9 @@ import pytest
 
 import scripts.train
 import toy_world
+from experiments.cluster import queue
 from experiments.cluster.file import read_cluster
-from experiments.cluster.script import job_text
+from experiments.cluster.script import job_text, sweep_array
 from scripts.robustness.one_machine import SCRIPT, absent, ask, one_machine, states
 from toy_world import World, until
 
@@ -51,12 +52,8 @@ def here(world: World, slurm: None) -> Iterator[World]:
     subprocess.run(["scancel", "--me"], capture_output=True)
 
 
-def queue() -> str:
-    return ask("squeue", "--me", "--array", "--noheader", "--format=%i %T")
-
-
 def emptied() -> bool:
-    return not queue()
+    return not queue.queued()
 
 
 def states_of(said: str) -> dict[str, str]:
@@ -189,6 +186,13 @@ def test_sbatch_takes_the_example_files(world: World) -> None:
             done = subprocess.run(["sbatch", "--test-only"], input=text, text=True, capture_output=True)
             processors = cluster.processes * cluster.cpus
             assert f"using {processors} processors" in done.stderr, (path, done.stderr)
+
+
+def test_the_tasks_of_a_sweep_share_its_command_and_folder(here: World) -> None:
+    command = ["-c", "import os, pathlib; pathlib.Path(os.environ['SLURM_ARRAY_TASK_ID']).write_text('x')"]
+    queue.submit(sweep_array(command, read_cluster("here.yaml"), 3, name="toy"))
+    until(emptied)
+    assert [Path(str(task)).exists() for task in range(4)] == [True, True, True, False]
 
 
 def test_what_slurm_refuses_is_one_sentence(here: World) -> None:
