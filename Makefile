@@ -7,11 +7,12 @@ RUN := .venv/bin/python
 STAMP := .venv/.installed-$(EXTRAS)
 LOOPS := .venv/.compiled
 COMMA := ,
-TABLES = $(basename $(notdir $(wildcard conf/tables/*.yaml conf/sweeps/*.yaml)))
+TABLES = $(basename $(notdir $(wildcard conf/tables/*.yaml)))
+SWEEPS = $(basename $(notdir $(wildcard conf/sweeps/*.yaml)))
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup test check reproduce status table data clean needs-table
+.PHONY: help setup test check reproduce status table data clean needs-table needs-sweep sweep
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2} /^#  +\[/ {print substr($$0, 2)}' Makefile
@@ -47,6 +48,11 @@ status: needs-table setup ## Show the state of each run of a table and its job i
 table: needs-table setup ## Draw a table again from the finished runs, without running any: make table TABLE=seal_mlc
 	@$(RUN) -m scripts.reproduce "$(TABLE)" --collect $(if $(LOGGER),--logger "$(LOGGER)")
 
+sweep: needs-sweep setup ## Run a W&B sweep file, its trials as ordinary runs: make sweep SWEEP=implicit_cd
+#               [ENGINE=local|wandb] [JOBS=2] [COUNT=20] [ADOPT=conf/tuned/seal_mlc/bibtex.yaml:cd] [DRY=1]
+	@$(RUN) -m scripts.sweep "$(SWEEP)" $(if $(ENGINE),--engine "$(ENGINE)") $(if $(JOBS),--jobs "$(JOBS)") \
+	    $(if $(COUNT),--count "$(COUNT)") $(if $(ADOPT),--adopt "$(ADOPT)") $(if $(DRY),--dry-run)
+
 data: setup ## Fetch and verify the data sets, or one: make data DATASET=bibtex. LIST=1 shows them all.
 	@$(RUN) -m scripts.fetch_data $(subst $(COMMA), ,$(DATASET)) $(if $(LIST),--list)
 
@@ -58,6 +64,11 @@ needs-table:
 	@test -n "$(strip $(TABLE))" || { \
 	    echo "Which table? Name one, for example: make $(firstword $(MAKECMDGOALS)) TABLE=quickstart" >&2; \
 	    echo "There are: $(if $(TABLES),$(TABLES),none in conf/tables)" >&2; exit 1; }
+
+needs-sweep:
+	@test -n "$(strip $(SWEEP))" || { \
+	    echo "Which sweep? Name one, for example: make sweep SWEEP=implicit_cd" >&2; \
+	    echo "There are: $(if $(SWEEPS),$(SWEEPS),none in conf/sweeps)" >&2; exit 1; }
 
 # The stamp is older than its sources when they changed, and is not there when an installation broke off.
 $(STAMP): pyproject.toml constraints.txt

@@ -44,6 +44,14 @@ class CannotResume(UserError):
         )
 
 
+class Pruned(Exception):
+    """A run that its sweep ended early: after how many epochs, and its best score. It can resume."""
+
+    def __init__(self, epochs: int, score: float) -> None:
+        self.epochs, self.score = epochs, score
+        super().__init__(f"pruned after {epochs} epochs")
+
+
 class Stopped(Exception):
     """Ctrl-C; names the folder to resume in."""
 

@@ -26,12 +26,7 @@ def main(arguments: list[str] | None = None, console: Console | None = None) -> 
     try:
         _refuse_contradictions(given)
         if given.collect:
-            from experiments.page.page import collect
-            from experiments.tracking.tables import publish, read_logger
-
-            logger = read_logger(given.logger)
-            publish(collect(given.table, console), logger, console)
-            return 0
+            return collect(given.table, given.logger, console)
         from experiments.run import reproduce as engine
         from experiments.run.verify import verify
 
@@ -60,7 +55,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m scripts.reproduce", description=__doc__, allow_abbrev=False
     )
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("table", help="a file of conf/tables or conf/sweeps, without .yaml")
+    parser.add_argument("table", help="a file of conf/tables, without .yaml")
     parser.add_argument("--rows", help="only these rows, such as ce,dynamic_nce")
     parser.add_argument("--columns", help="only these columns")
     parser.add_argument("--seeds", help="these seeds instead of the table's, such as 0,1,2")
@@ -114,6 +109,21 @@ def _refuse_contradictions(given: argparse.Namespace) -> None:
         raise UserError(f"--{here[0]} works on this machine: leave --on {given.on} out.")
     if given.cluster and not given.on:
         raise UserError(f"--cluster {given.cluster} is for jobs: add --on slurm.")
+
+
+def collect(name: str, logger: str | None, console: Console) -> int:
+    """Render a table, or a sweep."""
+    from experiments.page import page as tables
+    from experiments.plan.spec import TABLES
+    from experiments.sweep import page as sweeps
+    from experiments.sweep.file import SWEEPS, read_sweep
+    from experiments.tracking.tables import publish, read_logger
+
+    if (SWEEPS / f"{name}.yaml").is_file() and not (TABLES / f"{name}.yaml").is_file():
+        return sweeps.collect(read_sweep(name), console)
+    read = read_logger(logger)
+    publish(tables.collect(name, console), read, console)
+    return 0
 
 
 def start() -> int:

@@ -19,7 +19,7 @@ from networks.pretrained import CheckpointUnusable, PretrainedNet, load_part
 from scheme_runs import QUICK, configs, kind_of, needs, runs, train_checkpoints
 
 DATA = committed("conf/data/*.yaml")
-TABLES = [str(path) for folder in ("tables", "sweeps") for path in committed(f"conf/{folder}/*.yaml")]
+TABLES = [str(path) for path in committed("conf/tables/*.yaml")]
 RUNS = runs()
 WATCHED = {"label_sets": "val/example_f1", "chains": "val/word_accuracy", "sentences": "val/accuracy"}
 

@@ -71,9 +71,9 @@ def test_no_text_of_a_table_or_a_record_makes_a_link_of_its_own(world: World, at
 
 @given(st.text("[]()!\\`<>:a.&|# \n", max_size=30) | st.text(max_size=30))
 def test_no_text_makes_a_link_but_to_a_plain_address(text: str) -> None:
-    for found in links(page._plain(f"[x{text}") + "\n\n- " + page._plain(text) + " [a]"):
+    for found in links(page.plain(f"[x{text}") + "\n\n- " + page.plain(text) + " [a]"):
         assert re.fullmatch(r"(https?://)?[\w./#%-]+", found)
-    assert not links(f"[{page._label(text)}")
+    assert not links(f"[{page.label(text)}")
 
 
 @pytest.mark.parametrize(

@@ -245,6 +245,7 @@ def test_a_grid_gives_a_row_for_each_point_named_and_labelled_by_it(world: World
             "grid": {"model.lr": [0.1, 0.2], "model.steps": [1, 5]},
         }
         tree["rows"] = {"plain": tree["rows"]["plain"]}
+        tree["metric"]["name"] = "val/example_f1"
         for key in ("claims", "reported"):
             tree.pop(key, None)
 
@@ -253,6 +254,58 @@ def test_a_grid_gives_a_row_for_each_point_named_and_labelled_by_it(world: World
     assert [*rows] == ["plain_0", "plain_1", "plain_2", "plain_3"]
     assert rows["plain_1"].label == "P: lr 0.1, steps 5"
     assert rows["plain_2"].set == {"model.fixed": 3, "model.lr": 0.2, "model.steps": 1}
+
+
+def test_a_search_is_judged_on_validation(world: World) -> None:
+    grid = {"model.lr": [0.1, 0.2]}
+    world.table(plain={"grid": grid})
+    with pytest.raises(TableError, match=r"toy.yaml, line \d+: metric.name is test/example_f1; .* val/examp"):
+        read_table("toy")
+
+
+SWEEP = """
+method: grid
+metric: {name: val/example_f1, goal: maximize}
+parameters:
+  model.init_args.optimizer.init_args.lr: {values: [0.1, 0.2]}
+  data.init_args.batch_size: {values: [8, 16]}
+command: [python, -m, scripts.train, --config=conf/data/toy.yaml, --config=conf/scheme/toy.yaml,
+  --model.init_args.noise=0.2, "${args}"]
+"""
+
+
+def test_rows_of_a_sweep_have_its_files_options_and_points_in_the_order_of_its_file(world: World) -> None:
+    (world.folder / "conf/sweeps").mkdir()
+    (world.folder / "conf/sweeps/lr.yaml").write_text(SWEEP)
+    world.table(plain={"sweep": "lr", "label": "P"})
+    world.change("tables/toy.yaml", lambda t: t["rows"]["plain"].pop("config"))
+    world.change("tables/toy.yaml", lambda t: t["metric"].update(name="val/example_f1"))
+    table = read_table("toy")
+    assert [*table.rows] == ["plain_0", "plain_1", "plain_2", "plain_3"]
+    assert table.rows["plain_1"].label == "P: lr 0.1, batch_size 16"
+    rate, size = "model.init_args.optimizer.init_args.lr", "data.init_args.batch_size"
+    assert table.rows["plain_2"].set == {"model.init_args.noise": "0.2", rate: 0.2, size: 8}
+    assert table.layers("plain_2", "easy") == ("conf/data/toy.yaml", "conf/scheme/toy.yaml")
+
+
+@pytest.mark.parametrize(
+    ("row", "sweep", "says"),
+    [
+        ({"sweep": "rl"}, SWEEP, r"rows\.plain\.sweep: There is no sweep 'rl'.*Did you mean lr"),
+        ({"sweep": "lr", "set": {"a": 1}}, SWEEP, r"rows\.plain\.set comes from the sweep, write it there"),
+        ({"sweep": "lr"}, SWEEP.replace("method: grid", "method: random"), "random, a row takes a grid"),
+        ({"sweep": "lr"}, SWEEP.replace("--config=conf/data/toy.yaml, ", ""), "no column has that config"),
+    ],
+)
+def test_a_row_of_a_sweep_that_does_not_fit_is_refused(
+    world: World, row: dict[str, Any], sweep: str, says: str
+) -> None:
+    (world.folder / "conf/sweeps").mkdir()
+    (world.folder / "conf/sweeps/lr.yaml").write_text(sweep)
+    world.table(plain=row)
+    world.change("tables/toy.yaml", lambda t: t["rows"]["plain"].pop("config"))
+    with pytest.raises(TableError, match=says):
+        read_table("toy")
 
 
 @pytest.mark.parametrize("values", [[], 3])

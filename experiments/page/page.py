@@ -36,7 +36,7 @@ def render(table: Table, console: Console) -> Summary:
     text = markdown(summary)
     if not path.exists() or path.read_bytes() != text.encode():
         store.write(path, text)
-    index.refresh(summary, _label(table.title))
+    index.refresh(summary, label(table.title))
     console.print(f"page: {path}", style="dim", markup=False)
     return summary
 
@@ -77,22 +77,22 @@ def markdown(summary: Summary) -> str:
     source = ", ".join(f"{key} {value}" for key, value in table.source.items())
     names = dict.fromkeys(table.metric_name(column) for column in summary.columns)
     parts = [
-        f"# {_plain(table.title)}",
-        f"{_plain(source)}{'; ' if source else ''}metric {', '.join(map(_code, names))}"
+        f"# {plain(table.title)}",
+        f"{plain(source)}{'; ' if source else ''}metric {', '.join(map(code, names))}"
         + (f" x {table.metric.scale:g}" if table.metric.scale != 1 else "")
-        + f". Made by {_code(f'make reproduce TABLE={table.name}')}.",
+        + f". Made by {code(f'make reproduce TABLE={table.name}')}.",
         grid(summary, marks),
         words.legend(summary) + " Bold: our best in a column. Grey and italic: a paper's number.",
-        *(f"## {_plain(other.table.title)}\n\n{grid(other, marks)}" for other in summary.measures),
-        *map(_plain, words.ratios(summary)),
+        *(f"## {plain(other.table.title)}\n\n{grid(other, marks)}" for other in summary.measures),
+        *map(plain, words.ratios(summary)),
         *_figures(summary),
         *(_changes(changes, summary) for changes in table.changes),
         _claims(summary),
-        _listed("Footnotes", [f"({i}) {_plain(note)}" for i, note in enumerate(notes, start=1)]),
-        _listed("Notes", [_plain(note) for note in table.notes]),
-        _listed("Failed runs", [f"{_plain(name)}: {_plain(why)}" for name, why in summary.failed.items()]),
-        _listed("Results file", [_plain(warning) for warning in summary.warnings]),
-        _plain(words.effort(summary)),
+        _listed("Footnotes", [f"({i}) {plain(note)}" for i, note in enumerate(notes, start=1)]),
+        _listed("Notes", [plain(note) for note in table.notes]),
+        _listed("Failed runs", [f"{plain(name)}: {plain(why)}" for name, why in summary.failed.items()]),
+        _listed("Results file", [plain(warning) for warning in summary.warnings]),
+        plain(words.effort(summary)),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -100,18 +100,18 @@ def markdown(summary: Summary) -> str:
 def grid(summary: Summary, marks: dict[str, list[int]]) -> str:
     """The table alone."""
     table = summary.table
-    heads = ["method", *(_plain(c.label) + _mark(marks, f"column {n}") for n, c in summary.columns.items())]
+    heads = ["method", *(plain(c.label) + _mark(marks, f"column {n}") for n, c in summary.columns.items())]
     lines = [heads, ["---", *("---:" for _ in summary.columns)]]
     best = {column: summary.best(column) for column in summary.columns}
     for name, row in table.rows.items():
-        label = _plain(row.label) + _mark(marks, f"row {name}")
+        head = plain(row.label) + _mark(marks, f"row {name}")
         cells = [_cell(summary, summary.cells[name, c], bold=best[c] == name) for c in summary.columns]
-        lines.append([_grey(label) if row.cited else label, *cells])
+        lines.append([_grey(head) if row.cited else head, *cells])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def _cell(summary: Summary, cell: Cell, *, bold: bool) -> str:
-    upper = _plain(words.ours(summary.table, cell)).replace("*", "\\*")
+    upper = plain(words.ours(summary.table, cell)).replace("*", "\\*")
     if cell.ours is None and cell.planned and cell.column in summary.missing:
         upper = "missing"
     if bold:
@@ -128,8 +128,8 @@ def _claims(summary: Summary) -> str:
         for claim in view.table.claims:
             states = [v.state for v in view.verdicts if v.claim is claim]
             counts = ", ".join(f"{states.count(s)} {s}" for s in dict.fromkeys(states))
-            lines.append(f"- {_plain(claim.says)} ({_code(claim.holds)}): {counts}")
-            lines += [f"  - {_plain(line)}" for _, line in words.verdicts(view, claim)]
+            lines.append(f"- {plain(claim.says)} ({code(claim.holds)}): {counts}")
+            lines += [f"  - {plain(line)}" for _, line in words.verdicts(view, claim)]
     return "\n".join(["## Claims", "", *lines]) if lines else ""
 
 
@@ -137,7 +137,7 @@ def _figures(summary: Summary) -> list[str]:
     """The figures that have been drawn."""
     table = summary.table
     files = [(figure.title, plots.figure_file(table.name, figure.name, "png")) for figure in table.figures]
-    return [f"![{_label(title)}]({quote(path.name)})" for title, path in files if path.exists()]
+    return [f"![{label(title)}]({quote(path.name)})" for title, path in files if path.exists()]
 
 
 def _changes(changes: Changes, summary: Summary) -> str:
@@ -146,22 +146,20 @@ def _changes(changes: Changes, summary: Summary) -> str:
     if not counts:
         return ""
     lines = [
-        "| right, changed to | " + " | ".join(map(_plain, changed)) + " |",
+        "| right, changed to | " + " | ".join(map(plain, changed)) + " |",
         "| --- |" + " ---: |" * len(changed),
     ]
     for tag in right:
         times = [counts.get((tag, other)) for other in changed]
-        lines.append(
-            f"| {_plain(tag)} | " + " | ".join("" if n is None else f"{n:.1f}" for n in times) + " |"
-        )
-    return "\n".join([f"## {_plain(changes.title)}", "", *lines])
+        lines.append(f"| {plain(tag)} | " + " | ".join("" if n is None else f"{n:.1f}" for n in times) + " |")
+    return "\n".join([f"## {plain(changes.title)}", "", *lines])
 
 
 def _listed(title: str, lines: list[str]) -> str:
     return "\n".join([f"## {title}", "", *(f"- {line}" for line in lines)]) if lines else ""
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Text escaped for a Markdown table: no HTML, no bar, no line break.
 
     Only links to plain addresses are kept: pages and files beside this one, and http(s).
@@ -169,7 +167,7 @@ def _plain(text: str) -> str:
     return LINK.sub(r"\1\\\2", _no_html(text).replace("|", "\\|"))
 
 
-def _label(text: str) -> str:
+def label(text: str) -> str:
     """Text escaped for the brackets of a link."""
     return re.sub(r"([\[\]\\|])", r"\\\1", _no_html(text))
 
@@ -178,7 +176,7 @@ def _no_html(text: str) -> str:
     return html.escape(" ".join(str(text).split()), quote=False)
 
 
-def _code(text: str) -> str:
+def code(text: str) -> str:
     """Text as inline code; it may contain backticks."""
     fence = "`" * (max(map(len, re.findall("`+", text)), default=0) + 1)
     pad = " " * ("`" in text)

@@ -5,6 +5,7 @@ Two kinds: `sweep` plots the metric of each row against a value of the row; `cur
 
 import statistics
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from experiments.plan.table import Figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Drawing
 
 SIZE = (5.2, 3.4)  # inches
 RULES = ("--", ":", "-.")
@@ -30,14 +32,7 @@ def figure_file(table: str, figure: str, kind: str) -> Path:
 
 
 def _draw(figure: Figure, summary: Summary) -> list[Path]:
-    import matplotlib
-
-    matplotlib.use("agg")
-    from matplotlib import pyplot
-
-    matplotlib.rcParams["svg.hashsalt"] = figure.name  # the same records give the same file
-    canvas, axes = pyplot.subplots(figsize=SIZE, layout="constrained")
-    try:
+    with canvas(figure.name) as (drawing, axes):
         if not KINDS[figure.kind](axes, figure, summary):
             return []
         axes.set(title=_words(figure.title), xlabel=_words(figure.x_label), ylabel=_words(figure.y_label))
@@ -45,12 +40,31 @@ def _draw(figure: Figure, summary: Summary) -> list[Path]:
         axes.legend(fontsize="small")
         files = [figure_file(summary.table.name, figure.name, kind) for kind in ("png", "svg")]
         for path in files:
-            metadata = {"Date": None} if path.suffix == ".svg" else {"Software": None}
-            with store.replacing(path) as part:
-                canvas.savefig(part, format=path.suffix[1:], dpi=150, metadata=metadata)
+            save(drawing, path)
         return files
+
+
+@contextmanager
+def canvas(name: str, size: tuple[float, float] = SIZE) -> "Iterator[tuple[Drawing, Axes]]":
+    """An empty figure."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    matplotlib.rcParams["svg.hashsalt"] = name  # the same records give the same file
+    drawing, axes = pyplot.subplots(figsize=size, layout="constrained")
+    try:
+        yield drawing, axes
     finally:
-        pyplot.close(canvas)
+        pyplot.close(drawing)
+
+
+def save(drawing: "Drawing", path: Path) -> None:
+    """Write a figure, PNG or SVG as the path says."""
+    metadata = {"Date": None} if path.suffix == ".svg" else {"Software": None}
+    with store.replacing(path) as part:
+        drawing.savefig(part, format=path.suffix[1:], dpi=150, metadata=metadata)
 
 
 def _sweep(axes: "Axes", figure: Figure, summary: Summary) -> bool:

@@ -10,11 +10,12 @@ import importlib.util
 import json
 import re
 import sys
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from experiments import store
 from experiments.errors import ConfigError, StoreError
@@ -32,6 +33,8 @@ CONFIG = re.compile(r"[\w./-]+\.(?:ya?ml|json)\b")
 ROOMS = ("networks", "losses", "energies", "inference", "datamodules", "lightning_modules")
 
 Composed = dict[str, Any] | str  # a config, or what is wrong with it
+Parse = Callable[[list["Layers"]], list[Composed]]  # many cells at once, in other processes
+Key = TypeVar("Key")
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,25 @@ class Layers:
         settings = [f"--{key}={value}" for key, value in self.settings]
         needs = [f"--{key}={needed(row)}" for key, row in self.needs]
         return [*files, *settings, f"--seed_everything={SEED}", *needs]
+
+
+def settings_of(values: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """Values by dotted key as the texts of options."""
+    return tuple(
+        (key, value if isinstance(value, str) else json.dumps(value)) for key, value in values.items()
+    )
+
+
+def compose_all(cells: Mapping[Key, Layers], parse: Parse) -> dict[Key, Composed]:
+    """The configs of many cells: cached ones, and the others parsed at once."""
+    marks = {cell: mark(layers) for cell, layers in cells.items()}
+    found: dict[Key, Composed | None] = {c: remembered(layers, marks[c]) for c, layers in cells.items()}
+    unknown = [cell for cell, config in found.items() if config is None]
+    for cell, config in zip(unknown, parse([cells[c] for c in unknown]) if unknown else [], strict=True):
+        if not isinstance(config, str):
+            remember(cells[cell], marks[cell], config)
+        found[cell] = config
+    return {cell: config for cell, config in found.items() if config is not None}
 
 
 def needed(row: str) -> str:

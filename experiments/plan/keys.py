@@ -53,6 +53,7 @@ TABLE: dict[str, dict[str, f.Check]] = {
         "tuned": f.file_name,
         "set": f.named(f.plain),
         "grid": f.named(f.listed(f.plain, least=1)),
+        "sweep": f.word,
         "columns": NAMES,
         "cited": f.truth,
         "note": f.text,

@@ -9,7 +9,7 @@ left to the parser, which resolves them last.
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -61,9 +61,7 @@ def layered(arguments: list[str], base: Path | None = BASE) -> Layered:
     given, options = split(arguments)
     below = [str(base)] if base is not None and base.exists() else []
     read = [(name, list(_read(name))) for name in (*below, *given)]
-    tree: Tree = {}
-    for layer in (one for _, layers in read for _, one in layers):
-        tree = merge(tree, layer)
+    tree = _merged(layer for _, layers in read for _, layer in layers)
     found = Layered({}, [file for _, layers in read for file, _ in layers], options)
     parts = {key: value for key, value in tree.items() if key not in OWN}
     set_parts = [*_take_options(found, parts)]
@@ -123,6 +121,40 @@ def merge(lower: Tree, upper: Tree) -> Tree:
         else:
             merged[key] = merge(merged.get(key), value)
     return merged
+
+
+def nested(files: Iterable[str], options: Mapping[str, Tree]) -> Tree:
+    """Options as a layer over these files; `init_args` that a dotted key leaves out are filled in."""
+    below = _merged(layer for name in files for _, layer in _read(name))
+    tree: Tree = {}
+    for key, value in options.items():
+        words, node = list[str](), below
+        for word in key.split("."):
+            node = _node(node, below)
+            if "class_path" in node and word not in ("class_path", "init_args", "dict_kwargs"):
+                words, node = [*words, "init_args"], _node(node.get("init_args"), below)
+            words, node = [*words, word], node.get(word)
+        for word in reversed(words):
+            value = {word: value}
+        tree = merge(tree, value)
+    return tree
+
+
+def _node(node: Tree, tree: Tree) -> dict[str, Tree]:
+    """A node below which there may be keys: references are followed."""
+    if isinstance(node, Changed):
+        return merge(_node(node.reference, tree), node.changes)
+    if isinstance(node, str) and (root := _root(node)):
+        node = tree.get(root)
+        return _node(node, tree) if not isinstance(node, str) else {}
+    return node if isinstance(node, dict) else {}
+
+
+def _merged(layers: Iterable[Tree]) -> Tree:
+    tree: Tree = {}
+    for layer in layers:
+        tree = merge(tree, layer)
+    return tree
 
 
 def _root(text: str) -> str:
@@ -217,7 +249,7 @@ def _take_options(found: Layered, parts: dict[str, Tree]) -> Iterator[tuple[str,
         if not word.startswith("--") or (name := key.split(".")[0]) not in parts:
             found.options.append(word)
             continue
-        said = _value(value if equals else next(words, ""))
+        said = value_of(value if equals else next(words, ""))
         parts[name] = merge(parts[name], _nested(parts[name], key.split(".")[1:], said))
         yield word, name
 
@@ -232,7 +264,8 @@ def _nested(node: Tree, keys: list[str], value: Tree) -> Tree:
     return {keys[0]: _nested(inner.get(keys[0]), keys[1:], value)}
 
 
-def _value(text: str) -> Tree:
+def value_of(text: str) -> Tree:
+    """The value of an option's text."""
     with suppress(ValueError):
         return json.loads(text)  # 1e-3 is a number there
     with suppress(yaml.YAMLError):

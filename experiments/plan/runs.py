@@ -1,6 +1,5 @@
 """A table and a selection from it -> runs with their ids and states."""
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +10,6 @@ from experiments.plan import compose, identity
 from experiments.plan.order import in_order
 from experiments.plan.table import Table
 
-Parse = Callable[[list[compose.Layers]], list[compose.Composed]]  # many cells at once, in other processes
 Missing = Callable[[dict[str, dict[str, Any]]], dict[str, str]]  # data configs by column -> reasons
 
 
@@ -63,10 +61,7 @@ class Plan:
 def layers_of(table: Table, row: str, column: str) -> compose.Layers:
     """The sources of one cell."""
     spec = table.rows[row]
-    settings = tuple(
-        (key, value if isinstance(value, str) else json.dumps(value)) for key, value in spec.set.items()
-    )
-    return compose.Layers(table.layers(row, column), settings, tuple(spec.needs.items()))
+    return compose.Layers(table.layers(row, column), compose.settings_of(spec.set), tuple(spec.needs.items()))
 
 
 def make_plan(
@@ -75,7 +70,7 @@ def make_plan(
     columns: list[str],
     seeds: list[int],
     *,
-    parse: Parse,
+    parse: compose.Parse,
     missing: Missing,
     fresh: bool = False,
 ) -> Plan:
@@ -111,19 +106,13 @@ def _stands_by(plan: Plan, run: Run, columns: list[str]) -> bool:
 
 
 def _configs(
-    table: Table, cells: list[tuple[str, str]], parse: Parse
+    table: Table, cells: list[tuple[str, str]], parse: compose.Parse
 ) -> dict[tuple[str, str], dict[str, Any]]:
-    layers = {cell: layers_of(table, *cell) for cell in cells}
-    marks = {cell: compose.mark(layers[cell]) for cell in cells}
-    known = {cell: compose.remembered(layers[cell], marks[cell]) for cell in cells}
-    configs = {cell: found for cell, found in known.items() if found is not None}
-    unknown = [cell for cell in cells if cell not in configs]
-    for cell, config in zip(unknown, parse([layers[c] for c in unknown]) if unknown else [], strict=True):
+    found = compose.compose_all({cell: layers_of(table, *cell) for cell in cells}, parse)
+    for (row, column), config in found.items():
         if isinstance(config, str):
-            raise ConfigError(f"Row {cell[0]}, column {cell[1]} of table {table.name}: {config}")
-        compose.remember(layers[cell], marks[cell], config)
-        configs[cell] = config
-    return configs
+            raise ConfigError(f"Row {row}, column {column} of table {table.name}: {config}")
+    return {cell: config for cell, config in found.items() if not isinstance(config, str)}
 
 
 def _runs(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments import fields
-from experiments.errors import TableError, short, suggest
+from experiments.errors import SweepError, TableError, short, suggest
 from experiments.fields import shown
 from experiments.plan.claims import Claim, ClaimError, read_claim
 from experiments.plan.keys import REPORTED, TABLE
@@ -19,14 +19,14 @@ from experiments.plan.layers import rows_of
 from experiments.plan.reader import Reader, is_file
 from experiments.plan.table import TUNED, Changes, Column, Figure, Metric, Ratio, Row, Table
 from experiments.plan.yaml_file import Tree, YamlFile, read_yaml
+from experiments.sweep.file import SWEEPS, read_sweep
 
 TABLES = Path("conf/tables")
-SWEEPS = Path("conf/sweeps")  # tables that search on validation
 POINTS = 1000  # of a grid
 
 
 def read_table(name: str) -> Table:
-    """Read conf/tables/<name>.yaml, conf/sweeps/<name>.yaml, or the file of that path."""
+    """Read conf/tables/<name>.yaml, or the file of that path."""
     file = _load(name)
     return _Reader(file).table(file.tree)
 
@@ -45,12 +45,12 @@ def select(kind: str, wanted: str | None, options: Iterable[Any]) -> list[Any]:
 
 def _load(name: str) -> YamlFile:
     """The file of a table."""
-    places = [Path(name)] if name.endswith(".yaml") else [f / f"{name}.yaml" for f in (TABLES, SWEEPS)]
-    path = next(filter(is_file, places), None)
-    if path is None:
-        names = sorted(p.stem for folder in (TABLES, SWEEPS) for p in folder.glob("*.yaml"))
-        unknown = f"There is no table {shown(name)} (looked for {short(str(places[0]))})."
-        raise TableError(f"{unknown} {suggest(name, names)}")
+    path = Path(name) if name.endswith(".yaml") else TABLES / f"{name}.yaml"
+    if not is_file(path):
+        unknown = f"There is no table {shown(name)} (looked for {short(str(path))})."
+        if is_file(SWEEPS / path.name):
+            raise TableError(f"{unknown} There is a sweep of this name:  make sweep SWEEP={path.stem}")
+        raise TableError(f"{unknown} {suggest(name, sorted(p.stem for p in TABLES.glob('*.yaml')))}")
     return read_yaml(path)
 
 
@@ -66,6 +66,8 @@ class _Reader(Reader):
             name: t for n, rest in self._written_out("rows", tree).items() for name, t in self._grid(n, rest)
         }
         rows = {name: self._row(name, t, columns) for name, t in trees.items()}
+        if rows.keys() != tree["rows"].keys():
+            self._searches(tree, columns)
         self._needs(rows)
         tuned = tree.get("tuned", self.path.stem)
         self._tuned(tuned, rows, columns)
@@ -160,15 +162,18 @@ class _Reader(Reader):
         return Column(name, str(tree.pop("label", name)), config, **tree)
 
     def _grid(self, name: str, tree: Tree) -> Iterator[tuple[str, Tree]]:
-        """The rows of a tree: itself, or with `grid` one for each point, numbered and labelled."""
+        """The rows of a tree: itself, or one for each point of `grid` or `sweep`, numbered and labelled."""
         place = f"rows.{name}"
         if not name.isidentifier() or len(name) > 80:
             self.fail(place, ": a row's name is letters, digits and _, so that claims can say it.")
         rest = self.keyed("row", place, tree)
-        if "grid" not in rest:
+        if "sweep" in rest:
+            rest, grid = self._sweep(place, rest)
+        elif "grid" in rest:
+            grid = rest.pop("grid")
+        else:
             yield name, rest
             return
-        grid = rest.pop("grid")
         if math.prod(map(len, grid.values())) > POINTS:
             self.fail(f"{place}.grid", f" has more than {POINTS:,} points. Give fewer values.")
         for index, point in enumerate(product(*grid.values())):
@@ -178,9 +183,35 @@ class _Reader(Reader):
             chosen = {**rest.get("set", {}), **dict(zip(grid, point, strict=True))}
             yield f"{name}_{index}", rest | {"label": f"{rest.get('label', name)}: {values}", "set": chosen}
 
+    def _sweep(self, place: str, tree: Tree) -> tuple[Tree, dict[str, list[Any]]]:
+        """A row whose files, fixed options and grid are those of a sweep, in the order of its file."""
+        for key in ("config", "set", "grid", "tuned", "cited"):
+            if key in tree:
+                self.fail(f"{place}.{key}", " comes from the sweep, write it there.")
+        try:
+            sweep = read_sweep(tree.pop("sweep"))
+        except SweepError as error:
+            self.fail(f"{place}.sweep", f": {error}")
+        if sweep.method != "grid":
+            self.fail(f"{place}.sweep", f": {sweep.path} has method {sweep.method}, a row takes a grid.")
+        grid = {name: sweep.parameters[name].grid() or [] for name in sweep.raw["parameters"]}
+        return tree | {"layers": sweep.layers, "set": sweep.options}, grid
+
+    def _searches(self, tree: Tree, columns: dict[str, Column]) -> None:
+        """A table with points to choose from is judged on validation."""
+        named = {"metric.name": tree["metric"]["name"]}
+        named |= {f"columns.{name}.metric": column.metric for name, column in columns.items()}
+        named |= {f"{p}.metric.name": one["metric"]["name"] for p, one in _numbered("measures", tree)}
+        for place, metric in named.items():
+            if metric.startswith("test/"):
+                validation = metric.replace("test/", "val/", 1)
+                self.fail(place, f" is {metric}; a table with a grid or a sweep chooses by {validation}.")
+
     def _row(self, name: str, tree: Tree, columns: dict[str, Column]) -> Row:
         place, tree = f"rows.{name}", dict(tree)
         config = self._files(f"{place}.config", tree.pop("config", []))
+        if layers := tree.pop("layers", ()):
+            config, tree["columns"] = self._fitting(place, layers, tree, columns)
         if bool(config) == bool(tree.pop("cited", not config)):
             self.fail(place, ": a row has either `config` or `cited: true`.")
         only = tree.pop("columns", None)
@@ -188,6 +219,16 @@ class _Reader(Reader):
             self.known(f"{place}.columns", "column", column, columns)
         tree["columns"] = None if only is None else tuple(only)
         return Row(name, str(tree.pop("label", name)), config, **tree)
+
+    def _fitting(
+        self, place: str, layers: tuple[str, ...], tree: Tree, columns: dict[str, Column]
+    ) -> tuple[tuple[str, ...], list[str]]:
+        """The files of a sweep above its data, and the columns of this data."""
+        fitting = [c for c in columns.values() if c.config and layers[: len(c.config)] == c.config]
+        if not fitting:
+            self.fail(f"{place}.sweep", f" begins with {layers[0]}, and no column has that config.")
+        chosen = tree.get("columns") or [column.name for column in fitting]
+        return layers[len(fitting[0].config) :], chosen
 
     def _needs(self, rows: dict[str, Row]) -> None:
         for row in rows.values():

@@ -31,13 +31,16 @@ class PlainBoard:
         self._say(f"start   {run.name}  [dim]{run.id}[/dim]")
 
     def ended(self, run: Run, outcome: Outcome) -> None:
-        """A run is done or failed."""
+        """A run is done, pruned or failed."""
         if outcome.state == "done" and outcome.record:
             metric = self.table.metric_name(run.places[0][1])
             number = self._number(outcome.record["metrics"], metric)
             shown = f"{metric} {number}, " if number else ""
             spent = clock(outcome.record["seconds"])
             self._say(f"[green]done[/green]    {run.name}  {shown}{outcome.record['epochs']} epochs, {spent}")
+        elif outcome.state == "pruned":
+            best = self._number({"best": outcome.score}, "best")
+            self._say(f"[yellow]pruned[/yellow]  {run.name} {outcome.reason}, best {best}")
         else:
             self._say(f"[red]failed[/red]  {run.name}: {escape(outcome.reason)}")
 

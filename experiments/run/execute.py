@@ -15,12 +15,21 @@ from multiprocessing import parent_process
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from experiments import store
-from experiments.errors import CannotResume
+from experiments.errors import CannotResume, Pruned, SweepError
+
+if TYPE_CHECKING:
+    from pytorch_lightning import Callback
 
 HELD = "another process works on it"
+
+
+class Watch(Protocol):
+    """Makes a callback that follows a run in its own process. It is no part of the run's identity."""
+
+    def callback(self) -> "Callback": ...
 
 
 @dataclass(frozen=True)
@@ -34,15 +43,18 @@ class Job:
     threads: int
     fresh: bool = False
     runs: Path = store.RUNS
+    watch: Watch | None = None
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended: `done` with a record, `failed` with a reason, or `held` elsewhere."""
+    """How a run ended: `done` with a record, `failed`, `pruned` with a score, or `held` elsewhere."""
 
     state: str
     reason: str = ""
     record: store.Record | None = None
+    score: float | None = None
+    all_alike: bool = False  # a fault of the sweep: no other trial can do better
 
 
 def execute(job: Job, answer: Connection) -> None:
@@ -80,6 +92,10 @@ def run(job: Job, folder: Path) -> Outcome:
         for name in store.RESUMABLE:  # a finished run is not resumed
             _remove(folder / "checkpoints" / name)
         return Outcome("done", record=record)
+    except Pruned as pruned:
+        state = {"id": job.id, "state": "pruned", "epoch": pruned.epochs, "best": pruned.score}
+        store.write_json(folder / "progress.json", job.facts | state)
+        return Outcome("pruned", f"after {pruned.epochs} epochs", score=pruned.score)
     except (Exception, SystemExit) as error:
         return _fail(job, folder, error)
 
@@ -118,6 +134,8 @@ def _train(job: Job, folder: Path) -> store.Record:
     facts = {"id": job.id} | job.facts
     cli = TrainCLI(job.config, run_dir=str(folder), base=None)
     write_config(cli, folder)
+    if job.watch:
+        cli.trainer.callbacks.append(job.watch.callback())  # type: ignore[attr-defined]  # after EpochLog
     with tracked_run(cli, facts) as track:
         record = fit_and_test(cli, facts) | {"config": job.identity}
         track(record)
@@ -133,7 +151,7 @@ def _fail(job: Job, folder: Path, error: BaseException) -> Outcome:
         store.write_json(folder / "progress.json", state)
     except store.StoreError:
         pass  # a full disk: the launcher still gets the reason
-    return Outcome("failed", reason)
+    return Outcome("failed", reason, all_alike=isinstance(error, SweepError))
 
 
 def one_line(error: BaseException, folder: Path) -> str:

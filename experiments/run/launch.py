@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from experiments import store
 from experiments.plan.runs import Plan, Run
-from experiments.run.execute import Job, Outcome, execute
+from experiments.run.execute import Job, Outcome, Watch, execute
 
 LOOK_EVERY = 0.5  # seconds between checks of progress and of runs locked by another process
 
@@ -25,6 +25,23 @@ class Board(Protocol):
     def waits(self, run: Run, why: str) -> None: ...
 
     def tick(self, counts: dict[str, int], running: dict[str, dict[str, Any]]) -> None: ...
+
+
+class Source(Protocol):
+    """Adds runs while others are active."""
+
+    def next(self) -> Run | None:
+        """Another run, if there is one now."""
+
+    def waits(self) -> bool:
+        """Whether there may be one later."""
+
+    def watch(self, run: Run) -> Watch: ...
+
+    def tick(self, runs: list[Run]) -> None:
+        """Called about twice a second with the active and waiting runs."""
+
+    def ended(self, run: Run, outcome: Outcome) -> None: ...
 
 
 @dataclass
@@ -49,12 +66,14 @@ class Launch:
         jobs: int,
         threads: int,
         fresh: bool = False,
+        source: Source | None = None,
     ) -> None:
-        self.plan, self.board, self.context = plan, board, context
+        self.plan, self.board, self.context, self.source = plan, board, context, source
         self.jobs, self.threads, self.fresh = jobs, threads, fresh
         self.waiting = plan.todo()
         self.slots: list[Slot] = []
         self.done: list[Run] = []
+        self.pruned: list[Run] = []
         self.failed: dict[str, str] = {}
         self.blocked: dict[str, str] = {}
         self.held: set[str] = set()
@@ -63,7 +82,7 @@ class Launch:
     def work(self) -> None:
         """Run until nothing is left that can run. Ctrl-C stops the active runs; they can resume later."""
         try:
-            while self.waiting or self.slots:
+            while self._draw() or self.waiting or self.slots:
                 self._start_ready()
                 self._tick()
                 wait([slot.answer for slot in self.slots], timeout=LOOK_EVERY)
@@ -71,6 +90,17 @@ class Launch:
                     self._end(slot)
         finally:
             self._stop()
+
+    def _draw(self) -> bool:
+        """Take runs from the source for free slots; whether there are or may be any."""
+        while self.source and len(self.slots) + len(self.waiting) < self.jobs:
+            run = self.source.next()
+            if run is None:
+                return self.source.waits()
+            self.plan.runs.append(run)
+            self.names[run.id] = run.name
+            self.waiting.append(run)
+        return False
 
     def _start_ready(self) -> None:
         for run in list(self.waiting):
@@ -103,7 +133,9 @@ class Launch:
         row, column = run.places[0]
         facts = {"table": self.plan.table.name, "row": row, "column": column, "seed": run.seed}
         fresh = self.fresh and run.asked
-        job = Job(run.id, run.filled(), run.identity, facts, self.threads, fresh=fresh, runs=store.RUNS)
+        watch = self.source.watch(run) if self.source else None
+        made = (run.id, run.filled(), run.identity, facts, self.threads)
+        job = Job(*made, fresh=fresh, runs=store.RUNS, watch=watch)
         ours, theirs = self.context.Pipe(duplex=False)
         process = self.context.Process(target=execute, args=(job, theirs), daemon=True)
         process.start()
@@ -133,9 +165,13 @@ class Launch:
             run.done = True
             self.done.append(run)
             self._keep(run, outcome.record)
+        elif outcome.state == "pruned":
+            self.pruned.append(run)
         else:
             self.failed[run.id] = outcome.reason
         self.board.ended(run, outcome)
+        if self.source:
+            self.source.ended(run, outcome)
 
     def _keep(self, run: Run, record: store.Record) -> None:
         """Write the record into the table; if the run was repeated, replace its copies in all others.
@@ -155,11 +191,14 @@ class Launch:
     def _tick(self) -> None:
         counts = {
             "done": len(self.done),
+            **({"pruned": len(self.pruned)} if self.pruned else {}),
             "failed": len(self.failed),
             "running": len(self.slots),
             "waiting": len(self.waiting) + len(self.blocked),
         }
         self.board.tick(counts, {s.run.id: progress(s) for s in self.slots})
+        if self.source:
+            self.source.tick([*self.waiting, *(slot.run for slot in self.slots)])
 
     def _stop(self) -> None:
         for slot in self.slots:

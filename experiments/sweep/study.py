@@ -64,7 +64,7 @@ class Study:
             SweepError: the file is of another sweep or no database, another process holds it, or the disk is
                 full.
         """
-        study = cls(sweep, store.RUNS / "sweeps" / sweep.name / "study.sqlite", seed, lease, busy)
+        study = cls(sweep, study_file(sweep), seed, lease, busy)
         bayes.need(sweep)
         try:
             study.path.parent.mkdir(parents=True, exist_ok=True)
@@ -240,6 +240,11 @@ class Study:
                 db.execute("COMMIT")
         except sqlite3.Error as error:
             raise SweepError(_explain(error, self.path, self.busy)) from None
+
+
+def study_file(sweep: Sweep) -> Path:
+    """Where the study of a sweep is."""
+    return store.RUNS / "sweeps" / sweep.name / "study.sqlite"
 
 
 def _trial(row: tuple[Any, ...]) -> Trial:

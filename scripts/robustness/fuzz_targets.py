@@ -40,6 +40,8 @@ from experiments.plan.spec import read_table
 from experiments.plan.table import Table
 from experiments.plan.yaml_file import read_yaml
 from experiments.run.epochs import read_rows
+from experiments.sweep.file import read_sweep
+from experiments.sweep.points import grid_point, grid_size, random_point
 from networks.pretrained import CheckpointUnusable, build, load_part
 from scripts.robustness import damage
 from scripts.robustness.mutate import damaged, damaged_tree
@@ -47,7 +49,7 @@ from scripts.robustness.mutate import damaged, damaged_tree
 ROOT = Path(__file__).resolve().parents[2]
 REFUSALS = (DataError, UserError, CheckpointUnusable)
 TABLES = ("quickstart", "infnet_stability", "infnet_steps", "infnet_differences", "scaling_unary")
-SWEEPS = ("infnet_search", "implicit_cd_search", "scaling_ocr_search")
+SWEEPS = ("infnet_shared", "implicit_cd", "scaling_ocr_joint")
 CELLS = 30  # of a table with made-up records
 TAGS = ("O", "B-NP", "I-NP", "B-VP", "I-VP")
 BETWEEN = b"\n----\n"  # the two files of SENNA in one case
@@ -55,12 +57,12 @@ RUN = "0123456789abcdef"
 SMALL = """
 title: A table with all that a table may have
 source: {paper: none, table: 1}
-metric: {name: test/f1, scale: 100, digits: 2, better: higher}
+metric: {name: val/f1, scale: 100, digits: 2, better: higher}
 seeds: [0, 1]
 reported_runs: 3
 columns:
   one: {label: One, config: [conf/data/yeast.yaml], note: a note}
-  two: {label: Two, config: [conf/data/generated.yaml], instead_of: one, metric: test/accuracy}
+  two: {label: Two, config: [conf/data/generated.yaml], instead_of: one, metric: val/accuracy}
 rows:
   ce: {label: CE, config: [conf/scheme/cross_entropy.yaml], note: "see [there](there.md)"}
   nce: {label: NCE, config: conf/scheme/energy_net.yaml, needs: {model.x: ce}, columns: [one]}
@@ -80,7 +82,7 @@ notes: [Nothing here is real.]
 """
 RECORD: dict[str, Any] = {
     "id": RUN, "table": "small", "row": "ce", "column": "one", "seed": 0,
-    "metrics": {"val/f1": 0.6, "test/f1": 0.5, "test/accuracy": 0.25}, "epochs": 3, "best_epoch": 2,
+    "metrics": {"val/f1": 0.6, "test/f1": 0.5, "val/accuracy": 0.25}, "epochs": 3, "best_epoch": 2,
     "stopped": "max_epochs 3 reached", "seconds": 1.5, "updates": {"task": 9, "energy": 3},
     "curves": {"val/f1": [0.1, 0.4, 0.6], "phase": [0, 0, 1]},
     "findings": {"changes": [["A", "B", 3], ["B", "A", 1]]},
@@ -152,12 +154,11 @@ def _data() -> Iterator[Target]:
 
 
 def _tables() -> Iterator[Target]:
-    def texts(folder: str, names: tuple[str, ...]) -> tuple[bytes, ...]:
-        paths = (ROOT / "conf" / folder / f"{name}.yaml" for name in names)
-        return tuple(path.read_bytes() + _tuned(path) for path in paths)
-
-    yield Target("table", (SMALL.encode(), *texts("tables", TABLES)), _read_table, 14, _damaged_yaml)
-    yield Target("sweep", texts("sweeps", SWEEPS), _read_table, 5, _damaged_yaml)
+    tables = [ROOT / "conf/tables" / f"{name}.yaml" for name in TABLES]
+    texts = (path.read_bytes() + _tuned(path) for path in tables)
+    yield Target("table", (SMALL.encode(), *texts), _read_table, 14, _damaged_yaml)
+    sweeps = tuple((ROOT / "conf/sweeps" / f"{name}.yaml").read_bytes() for name in SWEEPS)
+    yield Target("sweep", sweeps, _read_sweep, 5, _damaged_yaml)
     lines = "".join(f"{json.dumps(record)}\n" for record in RECORDS).encode()
     yield Target("records", (lines,), _read_records, 14, _damaged_lines)
     yield Target("state", (json.dumps(STATE, indent=0).encode(),), _read_state, 5, _damaged_json)
@@ -239,6 +240,15 @@ def _damaged_yaml(content: bytes, draw: random.Random) -> bytes:
     Path("whole.yaml").write_bytes(content)
     tree = damaged_tree(read_yaml(Path("whole.yaml")).tree, draw)
     return yaml.dump(tree, Dumper=getattr(yaml, "CSafeDumper", yaml.SafeDumper), sort_keys=False).encode()
+
+
+def _read_sweep(content: bytes) -> None:
+    Path("fuzz.yaml").write_bytes(content)
+    sweep = read_sweep("fuzz.yaml")
+    for number in range(CELLS):
+        random_point(sweep, 0, number)
+        if number < (grid_size(sweep) or 0):
+            grid_point(sweep, number)
 
 
 def _read_table(content: bytes) -> None:

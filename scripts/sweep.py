@@ -1,0 +1,99 @@
+"""Run a sweep: the points of a W&B sweep file as ordinary runs, here or by W&B's agents.
+
+python -m scripts.sweep conf/sweeps/implicit_cd.yaml --engine local --jobs 2 --count 20
+"""
+
+import argparse
+import signal
+import sys
+
+from rich.console import Console
+from rich.markup import escape
+
+from experiments.errors import SweepError, UserError
+from experiments.run import slurm
+
+
+def main(arguments: list[str] | None = None, console: Console | None = None) -> int:
+    """Parse, call, exit code."""
+    given = parser().parse_args(arguments)
+    console = console or Console()
+    try:
+        return run(given, console)
+    except UserError as error:
+        console.stderr = True
+        console.print(f"[red]{escape(str(error))}[/red]", highlight=False, soft_wrap=True)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options."""
+    options = argparse.ArgumentParser(
+        prog="python -m scripts.sweep",
+        description=__doc__,
+        allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    options.add_argument("sweep", help="a W&B sweep file, or the name of one in conf/sweeps")
+    options.add_argument("--engine", choices=("local", "wandb"), default="local", help="default: local")
+    options.add_argument("--jobs", type=int, default=0, help="trials at a time (default: one per core)")
+    options.add_argument("--count", type=int, help="trials in all; a grid ends by itself")
+    options.add_argument(
+        "--dry-run", action="store_true", help="print the points and what is done; run nothing"
+    )
+    options.add_argument("--collect", action="store_true", help="render the page; run nothing")
+    options.add_argument(
+        "--adopt",
+        metavar="FILE:ROW",
+        help="then write the best point into a file of conf/tuned, under the name of a row",
+    )
+    return options
+
+
+def run(given: argparse.Namespace, console: Console) -> int:
+    """Read the file, then run, show or render; the exit code."""
+    from experiments.plan.spec import TABLES
+    from experiments.sweep import local, page
+    from experiments.sweep.file import read_sweep
+
+    sweep = read_sweep(given.sweep)
+    if (TABLES / f"{sweep.name}.yaml").is_file():
+        raise SweepError(f"{sweep.path}: {sweep.name} is a table's name; save the file under another name.")
+    if given.jobs < 0:
+        raise SweepError(f"--jobs {given.jobs}: take 1 or more, or 0 for one per core.")
+    if given.count is not None and given.count < 1:
+        raise SweepError(f"--count {given.count}: take 1 or more.")
+    if given.adopt:
+        local.check_adoption(sweep, given.adopt)
+    if given.dry_run:
+        return local.dry_run(sweep, console, count=given.count)
+    if given.engine == "wandb" and not given.collect:
+        from experiments.sweep import server
+
+        jobs = given.jobs or 1
+        return server.launch(sweep, jobs=jobs, count=given.count, project=None, entity=None, console=console)
+    if given.collect:
+        code = page.collect(sweep, console)
+    else:
+        code = local.run(sweep, console, jobs=given.jobs, count=given.count)
+    if given.adopt and code in (0, 1):
+        local.adopt_best(sweep, given.adopt, console)
+    return code
+
+
+def start() -> int:
+    """The command: Ctrl-C, SIGTERM and SLURM's notice stop it and its workers cleanly."""
+    from experiments.run import workers
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    slurm.heed_notice()
+    try:
+        return main()
+    finally:
+        workers.stop_server()
+
+
+if __name__ == "__main__":
+    sys.exit(start())
