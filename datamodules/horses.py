@@ -75,7 +75,7 @@ class Horses32(DeviceData):
     def load(self) -> dict[str, Split]:
         """Read the arrays and split them."""
         data = data_set(NAME)
-        file = data.files["all"]
+        file = data.files["train"]
         content = self.record_checksum(file.name, self.sources.read(data, file))
         arrays = read_arrays(content, where=file.name)
         if len(arrays["images"]) != self.num_pictures:
