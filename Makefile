@@ -50,8 +50,10 @@ table: needs-table setup ## Draw a table again from the finished runs, without r
 
 sweep: needs-sweep setup ## Run a W&B sweep file, its trials as ordinary runs: make sweep SWEEP=implicit_cd
 #               [ENGINE=local|wandb] [JOBS=2] [COUNT=20] [ADOPT=conf/tuned/seal_mlc/bibtex.yaml:cd] [DRY=1]
+#               [ON=slurm] [CLUSTER=conf/cluster/cpu.yaml]
 	@$(RUN) -m scripts.sweep "$(SWEEP)" $(if $(ENGINE),--engine "$(ENGINE)") $(if $(JOBS),--jobs "$(JOBS)") \
-	    $(if $(COUNT),--count "$(COUNT)") $(if $(ADOPT),--adopt "$(ADOPT)") $(if $(DRY),--dry-run)
+	    $(if $(COUNT),--count "$(COUNT)") $(if $(ADOPT),--adopt "$(ADOPT)") $(if $(DRY),--dry-run) \
+	    $(if $(ON),--on "$(ON)") $(if $(CLUSTER),--cluster "$(CLUSTER)")
 
 data: setup ## Fetch and verify the data sets, or one: make data DATASET=bibtex. LIST=1 shows them all.
 	@$(RUN) -m scripts.fetch_data $(subst $(COMMA), ,$(DATASET)) $(if $(LIST),--list)

@@ -4,14 +4,19 @@ python -m scripts.sweep conf/sweeps/implicit_cd.yaml --engine local --jobs 2 --c
 """
 
 import argparse
+import os
 import signal
 import sys
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
 
 from experiments.errors import SweepError, UserError
 from experiments.run import slurm
+
+if TYPE_CHECKING:
+    from experiments.sweep.file import Sweep
 
 
 def main(arguments: list[str] | None = None, console: Console | None = None) -> int:
@@ -49,6 +54,12 @@ def parser() -> argparse.ArgumentParser:
         metavar="FILE:ROW",
         help="then write the best point into a file of conf/tuned, under the name of a row",
     )
+    options.add_argument(
+        "--on", choices=("slurm",), help="submit an array of --jobs tasks that share the sweep"
+    )
+    options.add_argument(
+        "--cluster", default="cpu", help="with --on slurm: a file of conf/cluster (default: cpu), or a path"
+    )
     return options
 
 
@@ -67,6 +78,8 @@ def run(given: argparse.Namespace, console: Console) -> int:
         raise SweepError(f"--count {given.count}: take 1 or more.")
     if given.adopt:
         local.check_adoption(sweep, given.adopt)
+    if given.on:
+        return submit(given, sweep, console)
     if given.dry_run:
         return local.dry_run(sweep, console, count=given.count)
     if given.engine == "wandb" and not given.collect:
@@ -81,6 +94,32 @@ def run(given: argparse.Namespace, console: Console) -> int:
     if given.adopt and code in (0, 1):
         local.adopt_best(sweep, given.adopt, console)
     return code
+
+
+def submit(given: argparse.Namespace, sweep: "Sweep", console: Console) -> int:
+    """Submit an array whose tasks share the sweep, or print its job; the exit code."""
+    from experiments.cluster import queue
+    from experiments.cluster.file import read_cluster
+    from experiments.cluster.script import sweep_array
+    from experiments.sweep import local, server
+
+    if given.adopt or given.collect:
+        raise SweepError("--on slurm submits alone: run --collect or --adopt here once its tasks have ended.")
+    cluster, tasks = read_cluster(given.cluster), given.jobs or 1
+    if given.engine == "wandb":
+        path = "ENTITY/PROJECT/SWEEP" if given.dry_run else server.create(sweep)
+        command = server.agent_command(path, server.shares(tasks, given.count)[0])[1:]
+        os.environ.update(server.environment())  # which sbatch hands on
+    else:
+        local.endless(sweep, given.count)
+        count = ["--count", str(given.count)] if given.count else []
+        command = ["-m", "scripts.sweep", given.sweep, "--jobs", str(cluster.cpus), *count]
+    text = sweep_array(command, cluster, tasks, name=sweep.name)
+    if given.dry_run:
+        console.print(text, highlight=False, markup=False, soft_wrap=True)
+        return 0
+    console.print(f"job {queue.submit(text)}: {tasks} tasks share {sweep.name}", highlight=False)
+    return 0
 
 
 def start() -> int:

@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+import scripts.sweep
 import scripts.train
 import toy_world
 from experiments.cluster import queue
 from experiments.cluster.file import read_cluster
-from experiments.cluster.script import job_text, sweep_array
+from experiments.cluster.script import job_text
 from scripts.robustness.one_machine import SCRIPT, absent, ask, one_machine, states
 from toy_world import World, until
 
@@ -188,11 +190,22 @@ def test_sbatch_takes_the_example_files(world: World) -> None:
             assert f"using {processors} processors" in done.stderr, (path, done.stderr)
 
 
-def test_the_tasks_of_a_sweep_share_its_command_and_folder(here: World) -> None:
-    command = ["-c", "import os, pathlib; pathlib.Path(os.environ['SLURM_ARRAY_TASK_ID']).write_text('x')"]
-    queue.submit(sweep_array(command, read_cluster("here.yaml"), 3, name="toy"))
-    until(emptied)
-    assert [Path(str(task)).exists() for task in range(4)] == [True, True, True, False]
+def test_the_tasks_of_an_array_share_the_trials_of_a_sweep(here: World) -> None:
+    layers = ["--config=conf/data/toy.yaml", "--config=conf/scheme/toy.yaml", "--trainer.max_epochs=3"]
+    file = {
+        "method": "grid",
+        "metric": {"name": "val/example_f1", "goal": "maximize"},
+        "parameters": {"model.init_args.optimizer.init_args.lr": {"values": [0.1, 0.03, 0.01, 0.001]}},
+        "command": ["python", "-m", "scripts.train", *layers, "${args}"],
+    }
+    Path("conf/sweeps").mkdir(exist_ok=True)
+    Path("conf/sweeps/shared.yaml").write_text(yaml.safe_dump(file))
+    assert scripts.sweep.main(["shared", "--on", "slurm", "--cluster", "here.yaml", "--jobs", "2"]) == 0
+    until(emptied, 300)
+    records = here.records("shared")
+    assert sorted(record["row"] for record in records) == [f"trial_{i}" for i in range(4)]
+    assert len(list(Path("runs/jobs").glob("shared-*_[01].txt"))) == 2
+    assert scripts.sweep.main(["shared", "--on", "slurm", "--adopt", "conf/tuned/toy/easy.yaml:best"]) == 2
 
 
 def test_what_slurm_refuses_is_one_sentence(here: World) -> None:
