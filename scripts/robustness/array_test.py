@@ -19,7 +19,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import yaml
@@ -75,7 +75,7 @@ class Event:
 
     after: int
     way: Way
-    trained: bool  # wait for a run that has trained an epoch
+    trained: bool  # wait until the run has trained an epoch
 
 
 class ArrayTest:
@@ -136,13 +136,15 @@ class ArrayTest:
                     ask("scontrol", "update", f"JobId={job.job}", "StartTime=now")
         active = {id: job.job for id, job in jobs.items() if job.state == "RUNNING"}
         if left and active and self.done() >= left[0].after:
-            id = draw.choice(sorted(active))
-            with suppress(UserError):  # it has just ended by itself
-                if not left[0].trained or self.trains(id):
-                    left[0].way(active[id], draw)
-                    self.happened[left[0].way.__name__] += 1
-                    self.console.print(f"{self.done():3} done | {left[0].way.__name__} {active[id]} {id}")
-                    left.pop(0)
+            event, id = left.pop(0), draw.choice(sorted(active))
+            try:
+                if event.trained and not self.trains(id):
+                    raise UserError(f"{id} is done")
+                event.way(active[id], draw)
+                self.happened[event.way.__name__] += 1
+                self.console.print(f"{self.done():3} done | {event.way.__name__} {active[id]} {id}")
+            except UserError:  # it has just ended by itself
+                left.insert(0, replace(event, trained=False))
         return bool(jobs)
 
     def trains(self, id: str) -> bool:
@@ -183,13 +185,12 @@ SHORT = {"trainer": {"max_epochs": 25}, "stop": {"patience": 25, "min_delta": 0.
 
 def table(runs: int, folder: Path) -> dict[str, object]:
     """A table of so many runs: ten cells of small generated data, of which two need others."""
-    cells = ROWS if runs >= len(ROWS) else ROWS[:runs]
     pixels = letters().splitlines()
     sizes = {"letters": len(pixels), "words": len({line.split()[3] for line in pixels})}
-    chains = {f"data.num_{name}": size for name, size in sizes.items()}
+    chains: dict[str, object] = {f"data.num_{name}": size for name, size in sizes.items()}
     chains |= {"data.file": str(folder / "letters.data"), "data.batch_size": 8, "data.test_fold": 9}
-    rows: dict[str, object] = {}
-    for cell in cells:
+    rows: dict[str, dict[str, object]] = {}
+    for cell in ROWS:
         words = CELLS[cell]
         files = [word for word in words if word.endswith(".yaml")]
         options = dict(word.removeprefix("--").split("=", 1) for word in words if word.startswith("--"))
@@ -203,12 +204,12 @@ def table(runs: int, folder: Path) -> dict[str, object]:
         }
         if cell in NEEDS:
             part, other = NEEDS[cell]
-            rows[cell]["needs"] = {f"model.{part}.init_args.checkpoint": other}  # type: ignore[index]
+            rows[cell]["needs"] = {f"model.{part}.init_args.checkpoint": other}
     columns = {"sets": ("generated", "test/example_f1"), "letters": ("ocr", "test/word_accuracy")}
     return {
         "title": "Runs of a job array that are killed",
         "metric": {"name": "test/example_f1", "scale": 100, "digits": 2, "better": "higher"},
-        "seeds": list(range(runs // len(cells))),
+        "seeds": list(range(runs // len(ROWS))),
         "columns": {
             column: {"label": column, "config": [f"conf/data/{file}.yaml"], "metric": metric}
             for column, (file, metric) in columns.items()
