@@ -24,6 +24,8 @@ from experiments.page import index, page
 from experiments.page.summary import Sample, Summary, number, paired, summarise, welch
 from experiments.plan.claims import ClaimError, holds, read_claim
 from experiments.plan.spec import read_table
+from experiments.sweep.file import read_sweep
+from experiments.sweep.page import collect as collect_sweep
 from toy_world import HERE, World
 
 world = toy_world.world  # the fixture
@@ -329,7 +331,9 @@ def test_committed_figures_are_of_the_runs_as_recorded() -> None:
 
 @pytest.mark.usefixtures("clone")
 def test_committed_pages_are_what_the_committed_records_draw() -> None:
-    pages = sorted(path for path in store.RESULTS.glob("*.md") if path != index.path())
+    sweeps = store.RESULTS.glob("*.trials.json")
+    swept = [store.RESULTS / f"{path.name.partition('.')[0]}.md" for path in sweeps]
+    pages = sorted(path for path in store.RESULTS.glob("*.md") if path not in (index.path(), *swept))
     known, lines = store.finished().keys(), {}
     for name in (path.stem for path in pages):
         table, state = read_table(name), store.read_json(page.state_file(name))
@@ -345,6 +349,17 @@ def test_committed_pages_are_what_the_committed_records_draw() -> None:
         assert drawn == page.page_file(name).read_text(), f"make table TABLE={name} draws another page"
     assert index.drawn(lines) == index.path().read_text(), "make table of any table draws another list"
     assert len(pages) > 20 and "(results/README.md)" in Path("README.md").read_text()
+
+
+@pytest.mark.usefixtures("clone")
+def test_committed_pages_of_sweeps_are_what_the_committed_trials_draw() -> None:
+    files = sorted(store.RESULTS.glob("*.trials.json"))
+    for name in (path.name.partition(".")[0] for path in files):
+        path = store.RESULTS / f"{name}.md"
+        text, sweep = path.read_text(), read_sweep(name)
+        collect_sweep(sweep, Console(file=io.StringIO()))
+        assert path.read_text() == text, f"make table TABLE={name} draws another page"
+    assert len(files) >= 2
 
 
 def test_a_table_is_drawn_without_torch(world: World) -> None:

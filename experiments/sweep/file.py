@@ -160,7 +160,7 @@ class _Reader(Reader):
         return Sweep(
             name=self.path.stem,
             path=self.path,
-            title=str(tree.get("description", tree.get("name", self.path.stem))),
+            title=str(tree.get("name", tree.get("description", self.path.stem))),
             method=tree["method"],
             metric=metric["name"],
             goal=metric.get("goal", "minimize"),

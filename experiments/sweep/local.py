@@ -38,8 +38,10 @@ def run(sweep: Sweep, console: Console, *, jobs: int = 0, count: int | None = No
     try:
         launch = _work(sweep, study, console, jobs, count)
     finally:
-        keep_trials(sweep, study.trials())
-        render(sweep, console)
+        found = study.trials()
+        if any(trial.state in (DONE, PRUNED) for trial in found):
+            keep_trials(sweep, found)
+            render(sweep, console)
     return tell_failed(launch, console) if launch else STOPPED
 
 

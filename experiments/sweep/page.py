@@ -112,6 +112,7 @@ def markdown(
         f"# {plain(sweep.title)}",
         f"Sweep {code(str(sweep.path))}: {sweep.method}, {sweep.goal} {code(sweep.metric)} on validation. "
         f"Made by {code(f'make sweep SWEEP={sweep.name}')}.",
+        plain(sweep.raw.get("description", "")) if "name" in sweep.raw else "",
         f"{counted(trials)}.",
         "\n".join(f"| {' | '.join(line)} |" for line in _grid(sweep, trials, records)),
         *(f"![{label(title)}]({quote(path.name)})" for title, path in files.items()),
