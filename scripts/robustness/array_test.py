@@ -42,7 +42,7 @@ Way = Callable[[str, random.Random], None]
 
 def kill_task(job: str, draw: random.Random) -> None:
     """SIGKILL to the task."""
-    ask("scancel", "--signal=KILL", job)
+    ask("scancel", "--signal=KILL", job, seconds=4)
 
 
 def kill_process(job: str, draw: random.Random) -> None:
@@ -57,12 +57,12 @@ def kill_process(job: str, draw: random.Random) -> None:
 
 def give_notice(job: str, draw: random.Random) -> None:
     """SIGUSR1, as SLURM sends it before the time limit."""
-    ask("scancel", "--signal=USR1", job)
+    ask("scancel", "--signal=USR1", job, seconds=4)
 
 
 def requeue(job: str, draw: random.Random) -> None:
     """Back into the queue, as after the failure of a node."""
-    ask("scontrol", "requeue", job)
+    ask("scontrol", "requeue", job, seconds=4)
 
 
 KILLS: tuple[Way, ...] = (kill_task, kill_process)
@@ -143,7 +143,7 @@ class ArrayTest:
                 event.way(active[id], draw)
                 self.happened[event.way.__name__] += 1
                 self.console.print(f"{self.done():3} done | {event.way.__name__} {active[id]} {id}")
-            except UserError:  # it has just ended by itself
+            except UserError:  # it has just begun, or ended by itself
                 left.insert(0, replace(event, trained=False))
         return bool(jobs)
 
@@ -237,7 +237,7 @@ def main(arguments: list[str] | None = None) -> int:
     draw, began = random.Random(given.seed), time.monotonic()
     test = ArrayTest(given.folder.absolute(), runs=given.runs, console=console)
     ways = [KILLS[i % 2] for i in range(given.kills)] + [REQUEUES[i % 2] for i in range(given.requeues)]
-    moments = range(test.done(), given.runs * 9 // 10)
+    moments = range(test.done(), max(test.done() + 1, given.runs * 9 // 10))
     events = [Event(draw.choice(moments), way, draw.random() < 0.5) for way in ways]
     try:
         test.work(events, draw)

@@ -65,13 +65,16 @@ def free_ports() -> int:
             return first
 
 
-def ask(*command: str) -> str:
+def ask(*command: str, seconds: float | None = None) -> str:
     """What a command of SLURM prints.
 
     Raises:
-        UserError: it fails.
+        UserError: it fails, or takes longer: scancel goes on for minutes where a task is between states.
     """
-    done = subprocess.run(command, capture_output=True, text=True)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds)
+    except subprocess.TimeoutExpired as error:
+        raise UserError(f"{' '.join(command)} did not end in {seconds} seconds.") from error
     if done.returncode:
         raise UserError(f"{' '.join(command)}: {done.stderr.strip()}")
     return done.stdout.strip()
