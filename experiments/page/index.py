@@ -7,6 +7,7 @@ from pathlib import Path
 from experiments import store
 from experiments.page.summary import NOT_YET, Summary
 
+TRIALS = ".trials.json"  # the end of the name of a sweep's trials
 STATES = ("holds", "fails", NOT_YET)
 COLUMNS = (
     f"| page | in the paper | runs | {' | '.join(STATES)} |",
@@ -84,4 +85,10 @@ def drawn(lines: dict[str, str]) -> str:
         own = [lines[name] for name in sorted(lines) if name.startswith(f"{paper}_")]
         if own:
             parts.append("\n".join([f"## [{title}]({address})", "", *COLUMNS, *own, ""]))
+    sweeps = sorted(file.name.removesuffix(TRIALS) for file in store.RESULTS.glob(f"*{TRIALS}"))
+    if sweeps:
+        listed = [f"- [{name}]({name}.md)" for name in sweeps]
+        parts.append(
+            "\n".join(["## Sweeps", "", "Searches on validation, see docs/sweeps.md.", "", *listed, ""])
+        )
     return "\n".join([*parts, FIGURES])
