@@ -183,7 +183,7 @@ def test_errors_name_the_shape_the_place_and_the_way_out() -> None:
         with pytest.raises(ValueError, match=r"tag 3 at position 2 of example 1 is outside 0\.\.2"):
             chain.nll(p, torch.tensor([[0, 0, 0, 0], [0, 0, 3, 0]]), path=path)
     steps = ChainPotentials(unary, torch.zeros(3, 3, 3))
-    with pytest.raises(ValueError, match="fused path takes one table"):
+    with pytest.raises(ValueError, match="fused path takes one matrix"):
         chain.log_partition(steps, path="fused")
     gap = ChainPotentials(unary, torch.zeros(3, 3, 3), torch.tensor([[True, False, True, True]] * 2))
     with pytest.raises(ValueError, match="pads at the tail only"):

@@ -129,7 +129,7 @@ def test_chains_of_one_position_leave_the_table_a_gradient_of_zero(
     path: chain.Path, name: str, tables: bool
 ) -> None:
     if tables and path != "reference":
-        pytest.skip("takes one table")
+        pytest.skip("takes one matrix")
     scores = leaves(2, 1, 3)
     if tables:
         scores[1] = torch.zeros(0, 3, 3, requires_grad=True)

@@ -135,7 +135,7 @@ def test_losses_of_half_precision_are_those_of_the_same_numbers(
     criterion: Criterion, path: str, table: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if isinstance(criterion, MeanFieldCrossEntropy) and table != "one":
-        pytest.skip("mean field takes one table")
+        pytest.skip("mean field takes one matrix")
     if path != "auto":
         monkeypatch.setattr(chain_paths, "fastest", lambda unary, maxima: path)
     p = potentials(path, table, dtype)
