@@ -67,11 +67,14 @@ def run(given: argparse.Namespace, console: Console) -> int:
     """Read the file, then run, show or render; the exit code."""
     from experiments.plan.spec import TABLES
     from experiments.sweep import local, page
-    from experiments.sweep.file import read_sweep
+    from experiments.sweep.file import SWEEPS, read_sweep
 
     sweep = read_sweep(given.sweep)
     if (TABLES / f"{sweep.name}.yaml").is_file():
         raise SweepError(f"{sweep.path}: {sweep.name} is a table's name; save the file under another name.")
+    own = SWEEPS / f"{sweep.name}.yaml"
+    if own.is_file() and own.resolve() != sweep.path.resolve():
+        raise SweepError(f"{sweep.path}: {own} has this name, and its results; save the file under another.")
     if given.jobs < 0:
         raise SweepError(f"--jobs {given.jobs}: take 1 or more, or 0 for one per core.")
     if given.count is not None and given.count < 1:

@@ -1,6 +1,7 @@
 """Jobs for a cluster as text: cluster files, arrays, dependencies; one sentence for each mistake."""
 
 import io
+import os
 import re
 import shutil
 import sys
@@ -385,3 +386,12 @@ def test_the_tasks_of_a_sweep_all_run_one_command(world: World, clusters: Path) 
     assert text.endswith(" -m scripts.sweep conf/sweeps/x.yaml\n")
     with pytest.raises(ClusterError, match="starts 8 processes for a run, but a task of a sweep"):
         sweep_array(["-m", "scripts.sweep"], read_cluster("node_of_eight"), 6)
+
+
+def test_slurm_without_a_controller_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = tmp_path / "squeue"
+    command.write_text("#!/bin/sh\necho 'squeue: error: fetch_config: DNS SRV lookup failed' >&2\nexit 1\n")
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with pytest.raises(ClusterError, match=r"No SLURM answers `squeue`\. Run this on a login node"):
+        queue.queued()

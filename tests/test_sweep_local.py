@@ -15,6 +15,7 @@ from rich.console import Console
 
 import toy_world
 from experiments import store
+from experiments.sweep import page
 from experiments.sweep.adopt import put
 from experiments.sweep.file import read_sweep
 from experiments.sweep.study import Study
@@ -213,3 +214,18 @@ def test_the_command_line_refuses_a_sweep_that_is_not_there_and_draws_without_to
     here = Path(__file__).resolve().parent.parent
     told = subprocess.run([sys.executable, "-c", code], cwd=here, capture_output=True, text=True, check=True)
     assert told.stdout.strip() == "False"
+
+
+def test_a_file_elsewhere_does_not_write_into_the_results_of_a_committed_sweep(world: World) -> None:
+    write(world)
+    own = (world.folder / "conf/sweeps/toy_sweep.yaml").read_text()
+    (world.folder / "mine").mkdir()
+    for name in ("toy_sweep", "other"):
+        (world.folder / f"mine/{name}.yaml").write_text(own)
+    from scripts import sweep as script
+
+    said = io.StringIO()
+    assert script.main(["mine/toy_sweep.yaml"], Console(file=said, stderr=False, width=200)) == 2
+    assert not Path("results/toy_sweep.jsonl").exists()
+    assert page.handle(read_sweep("mine/other.yaml")) == "mine/other.yaml"
+    assert page.handle(read_sweep("toy_sweep")) == "toy_sweep"

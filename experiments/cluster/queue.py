@@ -73,5 +73,10 @@ def _ask(*command: str, text: str | None = None) -> str:
         raise ClusterError(f"{command[0]} could not be started: {error.strerror or error}.") from error
     if answer.returncode:
         said = " ".join(answer.stderr.split()) or f"exit code {answer.returncode}"
+        if any(sign in said for sign in ("resolve_ctls", "Unable to contact", "fetch_config")):
+            raise ClusterError(
+                f"No SLURM answers `{command[0]}`. Run this on a login node, set SLURM_CONF, or start one "
+                "on this machine with scripts/slurm_here.sh; DRY=1 (--dry-run) prints the job without one."
+            )
         raise ClusterError(f"SLURM did not take `{' '.join(command[:3])}`: {short(said)}")
     return answer.stdout.strip()

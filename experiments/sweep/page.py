@@ -14,7 +14,7 @@ from experiments.errors import StoreError, SweepError
 from experiments.page.page import code, label, plain
 from experiments.run.board import clock
 from experiments.sweep import plots
-from experiments.sweep.file import Sweep
+from experiments.sweep.file import SWEEPS, Sweep
 from experiments.sweep.importance import ENOUGH, importance, varied
 from experiments.sweep.study import DONE, FAILED, PRUNED, RUNNING, WAITING, Study, Trial, study_file
 from experiments.sweep.trials import row_of
@@ -41,10 +41,15 @@ def collect(sweep: Sweep, console: Console) -> int:
         keep_trials(sweep, Study.open(sweep).trials())
     if not trials_file(sweep.name).exists():
         raise SweepError(
-            f"The sweep {sweep.name} has no trials yet. Run some:  make sweep SWEEP={sweep.name}"
+            f"The sweep {sweep.name} has no trials yet. Run some:  make sweep SWEEP={handle(sweep)}"
         )
     render(sweep, console)
     return 0
+
+
+def handle(sweep: Sweep) -> str:
+    """How a command names a sweep: by its name in conf/sweeps, or by its path."""
+    return sweep.name if sweep.path.parent == SWEEPS else str(sweep.path)
 
 
 def trials_file(name: str) -> Path:
@@ -111,7 +116,7 @@ def markdown(
     parts = [
         f"# {plain(sweep.title)}",
         f"Sweep {code(str(sweep.path))}: {sweep.method}, {sweep.goal} {code(sweep.metric)} on validation. "
-        f"Made by {code(f'make sweep SWEEP={sweep.name}')}.",
+        f"Made by {code(f'make sweep SWEEP={handle(sweep)}')}.",
         plain(sweep.raw.get("description", "")) if "name" in sweep.raw else "",
         f"{counted(trials)}.",
         "\n".join(f"| {' | '.join(line)} |" for line in _grid(sweep, trials, records)),
