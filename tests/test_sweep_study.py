@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import pytest
@@ -135,11 +136,14 @@ def test_a_resumed_trial_reports_its_epochs_again(folder: Path) -> None:
     assert str(study.reports(number)[4]) == "nan"
 
 
-def take(path: Path, runs: Path, count: int) -> None:
-    """What each of several processes does: claim, report, finish."""
+def take(path: Path, runs: Path, count: int, all_claimed: Barrier) -> None:
+    """What each of several processes does: claim, report, finish; the first trial when all have one."""
     store.RUNS = runs
-    study = Study.open(read_sweep(path))
+    study, waited = Study.open(read_sweep(path)), False
     while (trial := study.claim(count)) is not None:
+        if not waited:
+            all_claimed.wait(60)
+            waited = True
         study.report(trial.number, 0, 0.5)
         study.finish(trial.number, DONE, 0.5, f"{os.getpid()}")
 
@@ -147,7 +151,8 @@ def take(path: Path, runs: Path, count: int) -> None:
 def test_processes_share_a_study_and_claim_each_trial_once(folder: Path) -> None:
     path = sweep_file(folder, {"method": "random", "parameters": UNIFORM})
     context = multiprocessing.get_context("spawn")
-    workers = [context.Process(target=take, args=(path, store.RUNS, 60)) for _ in range(4)]
+    arguments = (path, store.RUNS, 60, context.Barrier(4))
+    workers = [context.Process(target=take, args=arguments) for _ in range(4)]
     for worker in workers:
         worker.start()
     for worker in workers:
@@ -158,7 +163,7 @@ def test_processes_share_a_study_and_claim_each_trial_once(folder: Path) -> None
     assert [trial.number for trial in trials] == list(range(60))
     assert {trial.state for trial in trials} == {DONE}
     assert len({repr(trial.point) for trial in trials}) == 60
-    assert len({trial.run_id for trial in trials}) > 1
+    assert len({trial.run_id for trial in trials}) == 4
 
 
 KILLED = """
