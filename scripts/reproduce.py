@@ -4,7 +4,6 @@ python -m scripts.reproduce seal_mlc --rows ce,dynamic_nce --columns bibtex --se
 """
 
 import argparse
-import signal
 import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -13,7 +12,6 @@ from rich.console import Console
 from rich.markup import escape
 
 from experiments.errors import UserError
-from experiments.run import slurm
 
 if TYPE_CHECKING:
     from experiments.run.reproduce import Selection
@@ -127,15 +125,10 @@ def collect(name: str, logger: str | None, console: Console) -> int:
 
 
 def start() -> int:
-    """The command: Ctrl-C, SIGTERM and SLURM's notice stop it and its workers cleanly."""
+    """The command, with workers."""
     from experiments.run import workers
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    slurm.heed_notice()
-    try:
-        return main()
-    finally:
-        workers.stop_server()
+    return workers.command(main)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ python -m scripts.sweep conf/sweeps/implicit_cd.yaml --engine local --jobs 2 --c
 
 import argparse
 import os
-import signal
 import sys
 from typing import TYPE_CHECKING
 
@@ -13,7 +12,6 @@ from rich.console import Console
 from rich.markup import escape
 
 from experiments.errors import SweepError, UserError
-from experiments.run import slurm
 
 if TYPE_CHECKING:
     from experiments.sweep.file import Sweep
@@ -126,15 +124,10 @@ def submit(given: argparse.Namespace, sweep: "Sweep", console: Console) -> int:
 
 
 def start() -> int:
-    """The command: Ctrl-C, SIGTERM and SLURM's notice stop it and its workers cleanly."""
+    """The command, with workers."""
     from experiments.run import workers
 
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    slurm.heed_notice()
-    try:
-        return main()
-    finally:
-        workers.stop_server()
+    return workers.command(main)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """Jobs for a cluster as text: cluster files, arrays, dependencies; one sentence for each mistake."""
 
 import io
-import os
 import re
 import shutil
 import sys
@@ -195,7 +194,6 @@ def test_what_is_needed_is_missed(world: World, key: str) -> None:
         ("--on slurm --jobs -1", "--jobs -1: take 1 or more"),
         ("--on slurm --rows plane", "There is no row 'plane' in this table. Did you mean plain?"),
         ("--on slurm", "There is no SLURM here: the command squeue was not found."),
-        ("--status", "There is no SLURM here: the command squeue was not found."),
     ],
 )
 def test_a_mistake_of_the_command_line_is_one_sentence(
@@ -203,6 +201,15 @@ def test_a_mistake_of_the_command_line_is_one_sentence(
 ) -> None:
     code, said = world.reproduce(*options.split(), *(["--dry-run"] if "rows" in options else []))
     assert code == 2 and message in said and len(said.splitlines()) == 1
+
+
+def test_without_slurm_the_states_are_shown_and_then_why_the_queue_is_not(
+    world: World, no_slurm: None
+) -> None:
+    code, said = world.reproduce("--status", "--rows", "plain", "--seeds", "0")
+    *shown, why = said.splitlines()
+    assert code == 2 and shown[0].startswith("planned") and shown[-1].startswith("1 planned")
+    assert why.startswith("There is no SLURM here: the command squeue was not found.")
 
 
 def test_another_scheduler_is_not_known(world: World) -> None:
@@ -386,12 +393,3 @@ def test_the_tasks_of_a_sweep_all_run_one_command(world: World, clusters: Path) 
     assert text.endswith(" -m scripts.sweep conf/sweeps/x.yaml\n")
     with pytest.raises(ClusterError, match="starts 8 processes for a run, but a task of a sweep"):
         sweep_array(["-m", "scripts.sweep"], read_cluster("node_of_eight"), 6)
-
-
-def test_slurm_without_a_controller_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    command = tmp_path / "squeue"
-    command.write_text("#!/bin/sh\necho 'squeue: error: fetch_config: DNS SRV lookup failed' >&2\nexit 1\n")
-    command.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    with pytest.raises(ClusterError, match=r"No SLURM answers `squeue`\. Run this on a login node"):
-        queue.queued()

@@ -1,5 +1,7 @@
 """Gaussian fields against the matrix written out: scores, norms, the best point, its gradients."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -11,7 +13,7 @@ from energies.gaussian import GaussianEnergy, GaussianPotentials
 from energies.spaces import PixelMasks
 from inference import gaussian
 from inference.gaussian.criteria import CrossEntropy
-from inference.gaussian.solve import Cholesky, ConjugateGradient
+from inference.gaussian.solve import Cholesky, ConjugateGradient, NotDefinite
 
 LABELS = [2, 3, 5]
 
@@ -190,6 +192,13 @@ def test_a_field_that_is_not_definite_is_refused_with_advice() -> None:
     assert kept.largest_eigenvalue()[1].item() == pytest.approx(0.9 * 1.5)
     torch.testing.assert_close(kept.embedding[[0, 2]], p.embedding[[0, 2]])  # the others were definite
     gaussian.mode(kept)
+
+
+def test_a_field_at_the_edge_of_its_precision_is_refused_with_advice() -> None:
+    a = torch.tensor([[[1.0], [0.0]], [[0.1], [0.1]]])  # the first has the eigenvalue 1, its ridge
+    with pytest.raises(ValueError, match=r"example 0 has no best answer.*Raise the ridge"):
+        gaussian.mode(GaussianPotentials(torch.ones(2, 2, 2), a))
+    assert re.search("example 3 has no best answer.*Raise the ridge", str(NotDefinite(3)))
 
 
 def test_scores_that_are_not_finite_are_named() -> None:

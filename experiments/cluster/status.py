@@ -8,13 +8,18 @@ from rich.markup import escape
 from experiments import store
 from experiments.cluster.queue import Queued
 from experiments.cluster.table import in_queue
+from experiments.errors import ClusterError
 from experiments.plan.runs import Plan, Run
 from experiments.run.reproduce import Selection, plan_of, state_of
 
 
 def status(selection: Selection, console: Console) -> int:
-    """Print a line for each run, and how many there are of each state; the exit code."""
-    jobs = in_queue()
+    """Print a line for each run, and how many there are of each state; the exit code.
+
+    Raises:
+        ClusterError: after all else is printed, if SLURM's queue could not be asked.
+    """
+    jobs, trouble = _queue()
     plan = plan_of(selection, console, fetch=False)
     states = states_of(plan, jobs)
     counts: dict[str, int] = {}
@@ -24,7 +29,17 @@ def status(selection: Selection, console: Console) -> int:
         line = f"{state:8} {run.id}  {run.name}  [dim]{escape(detail)}[/dim]"
         console.print(line, highlight=False, soft_wrap=True)
     console.print(", ".join(f"{n} {state}" for state, n in counts.items()) or "nothing selected")
+    if trouble is not None:
+        raise trouble
     return 0
+
+
+def _queue() -> tuple[Mapping[str, Queued], ClusterError | None]:
+    """The runs in the queue, or why it could not be asked."""
+    try:
+        return in_queue(), None
+    except ClusterError as error:
+        return {}, error
 
 
 def states_of(plan: Plan, jobs: Mapping[str, Queued]) -> dict[str, tuple[str, str]]:

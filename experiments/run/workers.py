@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.plan.compose import Composed, Layers, compose, remember_files, remembered_files
+from experiments.run.slurm import heed_notice
 
 PRELOAD = [
     "experiments.run.fit",
@@ -64,6 +65,16 @@ def stop_server() -> None:
     pid = getattr(forkserver._forkserver, "_forkserver_pid", None)
     if pid is not None:
         os.kill(pid, signal.SIGKILL)
+
+
+def command(main: Callable[[], int]) -> int:
+    """Call a command's `main`: Ctrl-C, SIGTERM and SLURM's notice stop it and its workers cleanly."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    heed_notice()
+    try:
+        return main()
+    finally:
+        stop_server()
 
 
 def _own_temporary_folder() -> None:

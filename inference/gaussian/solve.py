@@ -25,7 +25,13 @@ from inference.linear import conjugate_gradient, row_dot
 
 
 class NotDefinite(ValueError):
-    """lambda I - K is not positive definite for some example."""
+    """In the precision of the scores, lambda I - K is not positive definite for an example."""
+
+    def __init__(self, row: int) -> None:
+        super().__init__(
+            f"example {row} has no best answer: lambda I - K is not positive definite. Raise the "
+            "ridge, or scale the embeddings down, as GaussianPotentials.definite() does."
+        )
 
 
 class Solver(ABC):
