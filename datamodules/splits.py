@@ -1,7 +1,8 @@
 """Which rows are for training, validation and test."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -30,13 +31,43 @@ def by_files(lengths: Mapping[str, int], *, share: float, seed: int) -> Rows:
     """
     ends = np.cumsum([lengths.get(part, 0) for part in PARTS])
     rows = {part: np.arange(end - lengths.get(part, 0), end) for part, end in zip(PARTS, ends, strict=True)}
-    pool = np.random.default_rng(seed).permutation(rows["train"])
-    for part in ("test", "validation"):
-        if not lengths.get(part):
-            count = round(share * lengths["train"])
-            rows[part], pool = np.sort(pool[:count]), pool[count:]
-    rows["train"] = np.sort(pool)
+    given = {part: rows[part] for part in PARTS[1:] if lengths.get(part)}
+    return _filled(given, rows["train"], round(share * lengths["train"]), seed)
+
+
+def by_names(names: Sequence[str], listed: Mapping[str, Sequence[str]], *, share: float, seed: int) -> Rows:
+    """Rows as lists of names have them; `names` (N,) are those of all rows.
+
+    Where validation or test has no list, it is a share of N, drawn with the seed from the rows in no list.
+    All others are for training, unless it has a list.
+
+    Raises:
+        DataMismatch: a name is in two lists, or a part gets no row.
+    """
+    place = {name: row for row, name in enumerate(names)}
+    rows = {part: np.sort([place[name] for name in chosen]) for part, chosen in listed.items()}
+    free = np.setdiff1d(np.arange(len(names)), np.concatenate([[], *rows.values()]))
+    for one, other in combinations(rows, 2):
+        if len(both := np.intersect1d(rows[one], rows[other])):
+            raise DataMismatch(
+                f"{quoted(names[both[0]])} is in the lists for {one} and {other}. Take it out of one of them."
+            )
+    rows = _filled(rows, free, round(share * len(names)), seed)
+    if empty := [part for part in PARTS if not len(rows[part])]:
+        raise DataMismatch(
+            f"{len(names)} pictures are too few: none is left for {empty[0]}. Give more of them, or lists."
+        )
     return rows
+
+
+def _filled(rows: Rows, pool: np.ndarray, count: int, seed: int) -> Rows:
+    """The lacking parts drawn from the pool: `count` rows for test and validation, what is left to train."""
+    left = np.random.default_rng(seed).permutation(pool)
+    for part in ("test", "validation"):
+        if part not in rows:
+            rows, left = {**rows, part: np.sort(left[:count])}, left[count:]
+    rows = {"train": np.sort(left), **rows}
+    return {part: rows[part] for part in PARTS}
 
 
 def read_fold_table(content: bytes, lengths: Mapping[str, int], where: str) -> np.ndarray:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from energies.potentials import Potentials
 from losses.objectives import ValueAndGradient
+from networks.batch_norm import at_rest, batch_norms
 from networks.inputs import Inputs
 
 
@@ -49,6 +50,19 @@ def differentiated(energy: Callable[[Tensor], Tensor], y: Tensor) -> tuple[Tenso
     return rows.detach(), gradient
 
 
+def searched(energy: "Energy", given: Callable[[], ConditionedEnergy]) -> ValueAndGradient:
+    """E and dE/dy for a search, with batch norm in evaluation mode."""
+    norms = batch_norms(energy)
+    with torch.no_grad(), at_rest(norms):
+        found = given().value_and_gradient
+
+    def resting(y: Tensor) -> tuple[Tensor, Tensor]:
+        with at_rest(norms):
+            return found(y)
+
+    return resting if norms else found
+
+
 class Energy(nn.Module):
     """E(x, y): low where the answer fits the input.
 
@@ -74,9 +88,11 @@ class Energy(nn.Module):
         return ConditionedEnergy(lambda y: self(x, y))
 
     def value_and_gradient(self, x: Inputs) -> ValueAndGradient:
-        """`given(x).value_and_gradient`; what depends on x alone is computed without gradients."""
-        with torch.no_grad():
-            return self.given(x).value_and_gradient
+        """`given(x).value_and_gradient`; what depends on x alone is computed without gradients.
+
+        Batch norm is in evaluation mode here: the gradient of one answer does not depend on other examples.
+        """
+        return searched(self, lambda: self.given(x))
 
     def over(self, mask: Tensor | None) -> "Self | BatchEnergy":
         """This energy with the mask of one batch; the energy itself where answers have no positions."""
@@ -142,8 +158,7 @@ class BatchEnergy:
 
     def value_and_gradient(self, x: Inputs) -> ValueAndGradient:
         """See Energy."""
-        with torch.no_grad():
-            return self.given(x).value_and_gradient
+        return searched(self.energy, lambda: self.given(x))
 
 
 class SumEnergy(MaskedEnergy):

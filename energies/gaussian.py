@@ -4,6 +4,8 @@ Shapes: B examples, N positions (the pixels of a picture), M labels, D features.
 dimensions, such as (H, W), in place of N.
 """
 
+import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Self
@@ -15,6 +17,54 @@ from torch import Tensor, nn
 from energies.base import ConditionedEnergy, StructuredEnergy
 from energies.potentials import Factor
 from networks.inputs import Inputs
+
+PAIRS = 2048  # of positions, from which a mean over more pairs is estimated   [Scaling §5.3]
+
+
+class Definite(ABC):
+    """A policy by which a field gets a maximum: lambda above mu_max(K).   [Scaling §3]
+
+    It is applied to each example, after any scaling. No gradient flows through mu_max: the eigenvector would
+    pull on the embeddings of one direction alone, and where two eigenvalues are equal there is no gradient.
+    """
+
+    @abstractmethod
+    def __call__(self, p: "GaussianPotentials") -> "GaussianPotentials":
+        """The field with a maximum; applying it once more changes nothing."""
+
+
+@dataclass(frozen=True)
+class CapEmbeddings(Definite):
+    """lambda stays, so the temperature of all examples is the same; mu_max is at most `share` of it.
+
+    Where mu_max is above, the embeddings of that example are scaled down. Other examples are unchanged.
+    """
+
+    share: float = 0.9
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share < 1:
+            raise ValueError(f"share is {self.share}: take a number between 0 and 1.")
+
+    def __call__(self, p: "GaussianPotentials") -> "GaussianPotentials":
+        """See Definite."""
+        top, most = p.largest_eigenvalue().detach(), self.share * p.ridge
+        return p.times(1.0, most / top.clamp_min(most))
+
+
+@dataclass(frozen=True)
+class RaiseRidge(Definite):
+    """lambda = mu_max + `margin`, whatever the ridge of the field; the embeddings stay."""
+
+    margin: float = 0.1
+
+    def __post_init__(self) -> None:
+        if not 0 < self.margin < math.inf:
+            raise ValueError(f"margin is {self.margin}: take a number above 0.")
+
+    def __call__(self, p: "GaussianPotentials") -> "GaussianPotentials":
+        """See Definite."""
+        return replace(p, ridge=p.largest_eigenvalue().detach() + self.margin)
 
 
 @dataclass(frozen=True)
@@ -31,14 +81,16 @@ class GaussianPotentials:
     Attributes:
         unary: U, (B, N, M), two labels or more.
         embedding: A, (B, N, D).
-        ridge: lambda, above 0.
+        ridge: lambda, above 0, or (B,), one for each example; a constant, which gets no gradient.
         mask: (B, N) bool, True is real; scores at masked positions do not count.
+        policy: how `definite` makes sure that F has a maximum.
     """
 
     unary: Float[Tensor, "B *N M"]
     embedding: Float[Tensor, "..."]
-    ridge: float = 1.0
+    ridge: Factor = 1.0
     mask: Tensor | None = None
+    policy: Definite = CapEmbeddings()
 
     def __post_init__(self) -> None:
         *positions, labels = self.unary.shape
@@ -48,8 +100,12 @@ class GaussianPotentials:
                 f"{tuple(self.embedding.shape)} make no Gaussian field: give (examples, positions, labels), "
                 "two labels or more, and (examples, positions, features)."
             )
-        if not self.ridge > 0:
-            raise ValueError(f"ridge is {self.ridge}: take a number above 0.")
+        one = isinstance(self.ridge, Tensor) and self.ridge.shape != self.unary.shape[:1]
+        if one or not bool(torch.as_tensor(self.ridge > 0).all()):
+            raise ValueError(
+                f"ridge is {self.ridge}: take a number above 0, or one for each of the {len(self.unary)} "
+                "examples."
+            )
         if self.mask is not None and (
             self.mask.shape != self.unary.shape[:-1] or self.mask.dtype != torch.bool
         ):
@@ -98,14 +154,25 @@ class GaussianPotentials:
     def pairwise_norm(self) -> Float[Tensor, " B"]:
         """norm(W) = norm(K) (M - 1) / M, since the diagonal blocks of W are 0.
 
-        If no embedding is negative, norm(K) is the squared length of their mean.
+        If no embedding is negative, norm(K) is the squared length of their mean. Otherwise all pairs of
+        positions are counted where they are few, and where they are many 2,048 of them, always the same.
         """
-        features, labels = self.flat()[1], self.unary.shape[-1]
+        features, labels, size = self.flat()[1], self.unary.shape[-1], self.unary[0, ..., 0].numel()
         if bool((features >= 0).all()):
             total = features.sum(1).square().sum(-1)
-        else:
+        elif size**2 <= PAIRS:
             total = (features @ features.mT).abs().sum((1, 2))
+        else:
+            draw = torch.Generator().manual_seed(0)
+            one, other = torch.randint(size, (2, PAIRS), generator=draw).to(features.device)
+            total = (features[:, one] * features[:, other]).sum(-1).abs().mean(1) * size**2
         return total / self.num_positions() ** 2 * (labels - 1) / labels
+
+    def balances(self) -> dict[str, Float[Tensor, ""]]:
+        """See Potentials; `share` is the mean of mu_max / lambda of the field that inference uses.   [§3]"""
+        p = self.definite()
+        share = (p.largest_eigenvalue() / p.ridge).mean()
+        return {"ratio": self.unary_norm().mean() / self.pairwise_norm().mean(), "share": share}
 
     def times(self, unary: Factor, rest: Factor | None = None) -> Self:
         """See Potentials; the ridge is unchanged, and W is multiplied through the embeddings."""
@@ -121,21 +188,37 @@ class GaussianPotentials:
     def rows(self, index: Tensor) -> Self:
         """See Potentials."""
         mask = None if self.mask is None else self.mask[index]
-        return replace(self, unary=self.unary[index], embedding=self.embedding[index], mask=mask)
+        ridge = self.ridge[index] if isinstance(self.ridge, Tensor) else self.ridge
+        return replace(self, unary=self.unary[index], embedding=self.embedding[index], ridge=ridge, mask=mask)
 
-    def definite(self, share: float = 0.9) -> Self:
-        """The same with embeddings scaled down so that no eigenvalue of K is above share * ridge.
-
-        Examples that fulfil this already are unchanged. No gradient flows through the scale.
-        """
-        top = self.largest_eigenvalue().detach()
-        scale = (share * self.ridge / top.clamp_min(share * self.ridge)).sqrt()
-        return replace(self, embedding=self._each(scale) * self.embedding)
+    def definite(self) -> "GaussianPotentials":
+        """The field with a maximum, as the policy makes it."""
+        return self.policy(self)
 
     def largest_eigenvalue(self) -> Float[Tensor, " B"]:
-        """The largest eigenvalue mu of K, from the smaller of A^T A and A A^T."""
+        """mu_max, the largest eigenvalue of K, from the smaller of A^T A and A A^T.
+
+        Raises:
+            ValueError: an embedding is not finite; the message names its example.
+        """
         a = self.flat()[1]
-        return torch.linalg.eigvalsh(lower_gram(a if a.shape[1] >= a.shape[2] else a.mT))[..., -1]
+        gram = lower_gram(a if a.shape[1] >= a.shape[2] else a.mT)
+        if not bool(gram.isfinite().all()):
+            self.check_finite()
+        return torch.linalg.eigvalsh(gram)[..., -1]
+
+    def check_finite(self) -> None:
+        """Raise an error that names the example if a score at a real position is not finite.
+
+        Raises:
+            ValueError: one is not.
+        """
+        for name, scores in zip(("a unary score", "an embedding"), self.flat(), strict=True):
+            if not bool(scores.isfinite().all()):
+                row = int((~scores.isfinite()).flatten(1).any(1).nonzero()[0])
+                raise ValueError(
+                    f"example {row} has {name} that is not finite: look for its cause in the networks."
+                )
 
     def flat(self) -> tuple[Float[Tensor, "B N M"], Float[Tensor, "B N D"]]:
         """U and A with one dimension of positions, 0 where masked."""
@@ -175,17 +258,22 @@ class GaussianEnergy(StructuredEnergy):
     """E(x, y) = -F(y) of a Gaussian field.   [Scaling eqs. 9, 16]
 
     U = unary_net(x), and A = embedding_net(x) / sqrt(N), so that eigenvalues of K do not grow with the number
-    of positions. Both the energy and its criteria use the field made definite: see
-    `GaussianPotentials.definite`.
+    of positions. Both the energy and its criteria use the field made definite, as `policy` says.
 
     Shapes:
         x: (B, ...), from which `unary_net` makes (B, *positions, M) and `embedding_net` (B, *positions, D).
         y: masks (..., B, *positions) with two labels; (..., B, *positions, M) with more.   returns: (..., B).
     """
 
-    def __init__(self, unary_net: nn.Module, embedding_net: nn.Module, ridge: float = 1.0) -> None:
+    def __init__(
+        self,
+        unary_net: nn.Module,
+        embedding_net: nn.Module,
+        ridge: float = 1.0,
+        policy: Definite = CapEmbeddings(),
+    ) -> None:
         super().__init__()
-        self.unary_net, self.embedding_net, self.ridge = unary_net, embedding_net, ridge
+        self.unary_net, self.embedding_net, self.ridge, self.policy = unary_net, embedding_net, ridge, policy
 
     def given(self, x: Inputs, mask: Tensor | None = None) -> ConditionedEnergy:
         """The networks run once, here."""
@@ -194,7 +282,7 @@ class GaussianEnergy(StructuredEnergy):
 
     def potentials(self, x: Inputs, mask: Tensor | None) -> GaussianPotentials:
         """The scores of a batch; `mask` is (B, *positions) bool, or None where every position is real."""
-        p = GaussianPotentials(self.unary_net(x), self.embedding_net(x), self.ridge, mask)
+        p = GaussianPotentials(self.unary_net(x), self.embedding_net(x), self.ridge, mask, self.policy)
         return p.times(1.0, 1 / p.num_positions())
 
     def unary_parameters(self) -> Iterator[nn.Parameter]:

@@ -3,6 +3,7 @@
 Shapes: B examples, T positions, S tags a position. Scores are high where the answer is good.
 """
 
+import math
 from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol, Self
 
@@ -11,7 +12,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from energies.relaxed import RelaxedChain, masked
+from energies.relaxed import RelaxedChain, hide
 
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
@@ -50,6 +51,9 @@ class Potentials(Protocol):
 
     def pairwise_norm(self) -> Tensor:
         """norm(W): one number, or one for each example, (B,)."""
+
+    def balances(self) -> dict[str, Float[Tensor, ""]]:
+        """Of a batch, for training curves: `ratio` is norm(U) / norm(W); some kinds have more."""
 
     def times(self, unary: Factor, rest: Factor | None = None) -> Self:
         """U times `unary` and W times `rest`, which has the shape of the pairwise norm; None is 1."""
@@ -185,6 +189,10 @@ class ChainPotentials:
         """norm(W), without start and end scores."""
         return self.pairwise.abs().mean()
 
+    def balances(self) -> dict[str, Float[Tensor, ""]]:
+        """See Potentials."""
+        return {"ratio": self.unary_norm().mean() / self.pairwise_norm().mean()}
+
     def times(self, unary: Factor, rest: Factor | None = None) -> Self:
         """See Potentials; start and end scores are multiplied by `rest` too."""
         if isinstance(unary, Tensor) and unary.dim():
@@ -286,19 +294,32 @@ class ChainPotentials:
     def relaxed(self) -> RelaxedChain:
         """The scores made ready for relaxed answers."""
         chain, order = self.compacted()
-        lowest = torch.finfo(self.state).min
-        unary, pairwise = (s.to(self.state).clamp_min(lowest) for s in (chain.with_ends(), chain.pairwise))
-        return RelaxedChain(masked(unary, chain.mask), pairwise, chain.mask, order)
+        forbids = chain.may_forbid()
+        unary, pairwise = chain.with_ends(forbids=forbids), chain.pairwise.to(self.state)
+        if forbids:
+            unary, pairwise = (s.clamp_min(torch.finfo(self.state).min) for s in (unary, pairwise))
+        relaxed = RelaxedChain(unary, pairwise, chain.mask, order, forbids)
+        return replace(relaxed, unary=hide(unary, relaxed.hidden))
 
-    def with_ends(self) -> Float[Tensor, "B T S"]:
+    def may_forbid(self) -> bool:
+        """False if no score is -inf; True also where looking means to wait for the device."""
+        scores = [x.detach() for x in (self.unary, self.pairwise, self.start, self.end) if x is not None]
+        if torch.compiler.is_compiling() or any(x.device.type != "cpu" for x in scores):
+            return True
+        return not all(math.isfinite(x.sum()) for x in scores)
+
+    def with_ends(self, *, forbids: bool = True) -> Float[Tensor, "B T S"]:
         """The unaries plus start and end scores, for padding at the tail."""
         unary, real = self.unary.to(self.state), self.real()
-        if self.start is not None:
-            first = real & ~F.pad(real[:, :-1], (1, 0))
-            unary = torch.where(first.unsqueeze(-1), unary + self.start, unary)
-        if self.end is not None:
-            last = real & ~F.pad(real[:, 1:], (0, 1))
-            unary = torch.where(last.unsqueeze(-1), unary + self.end, unary)
+        for scores, edge in ((self.start, (1, 0)), (self.end, (0, 1))):
+            if scores is None:
+                continue
+            inner = real[:, :-1] if edge == (1, 0) else real[:, 1:]
+            here = (real & ~F.pad(inner, edge)).unsqueeze(-1)  # the first, or the last real position
+            if forbids:
+                unary = torch.where(here, unary + scores, unary)
+            else:
+                unary = torch.addcmul(unary, here.to(unary.dtype), scores.to(unary.dtype))
         return unary
 
     def real(self) -> Tensor:

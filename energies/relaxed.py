@@ -4,6 +4,7 @@ Shapes: B examples, T positions, S tags; "..." stands for leading sample dimensi
 """
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Self
 
 import torch
@@ -17,8 +18,8 @@ FORBIDDEN = float("-inf")
 class RelaxedChain:
     """F(y) = sum_t u_t . y_t + sum_t y_t W y_t+1, made ready for many answers.   [InfNet+ eq. 7]
 
-    A score of -inf counts as the lowest finite number. An answer with a weight above 1e-6 on something
-    forbidden scores -inf.
+    A score of -inf counts as the lowest finite number, and `forbids` is True. Then an answer with a weight
+    above 1e-6 on something forbidden scores -inf.
 
     Attributes:
         unary: (B, T, S), with the start and end scores in it, 0 where masked.
@@ -31,6 +32,12 @@ class RelaxedChain:
     pairwise: Float[Tensor, "..."]
     mask: Bool[Tensor, "B T"] | None
     order: Int[Tensor, "B T"] | None
+    forbids: bool = True
+
+    @cached_property
+    def hidden(self) -> Bool[Tensor, "B T 1"] | None:
+        """True where masked."""
+        return None if self.mask is None else ~self.mask.unsqueeze(-1)
 
     def score(self, y: Shaped[Tensor, "..."]) -> Float[Tensor, "..."]:
         """F of each answer (..., B, T, S), as (..., B).
@@ -45,7 +52,7 @@ class RelaxedChain:
             )
         y = self._reordered(y)
         step = _times_pairwise(y[..., :-1, :], self.pairwise)
-        return _or_forbidden((self.unary * y).sum((-2, -1)) + (step * y[..., 1:, :]).sum((-2, -1)))
+        return self._or_forbidden((self.unary * y).sum((-2, -1)) + (step * y[..., 1:, :]).sum((-2, -1)))
 
     @torch.no_grad()
     def value_and_gradient(self, y: Float[Tensor, "... B T S"]) -> tuple[Tensor, Tensor]:
@@ -59,10 +66,10 @@ class RelaxedChain:
         gradient[..., 1:, :] += _times_pairwise(y[..., :-1, :], self.pairwise)
         score = (gradient * y).sum((-2, -1))
         gradient[..., :-1, :] += _times_pairwise(y[..., 1:, :], self.pairwise.mT)
-        gradient = masked(gradient, self.mask)
+        gradient = hide(gradient, self.hidden)
         if self.order is not None:
             gradient = torch.empty_like(gradient).scatter_(-2, _whole_positions(self.order, y), gradient)
-        return _or_forbidden(score), gradient
+        return self._or_forbidden(score), gradient
 
     def at_rest(self) -> Self:
         """The same scores as constants."""
@@ -70,12 +77,18 @@ class RelaxedChain:
 
     def _reordered(self, y: Tensor) -> Tensor:
         y = y.to(self.unary.dtype)
-        return masked(y if self.order is None else y.gather(-2, _whole_positions(self.order, y)), self.mask)
+        return hide(y if self.order is None else y.gather(-2, _whole_positions(self.order, y)), self.hidden)
+
+    def _or_forbidden(self, score: Tensor) -> Tensor:
+        """-inf for an answer that has a part in what is forbidden."""
+        if not self.forbids:
+            return score
+        return score.masked_fill(score < torch.finfo(score.dtype).min * 1e-6, FORBIDDEN)
 
 
-def masked(rows: Float[Tensor, "... B T S"], mask: Tensor | None) -> Float[Tensor, "... B T S"]:
-    """0 where masked, also for NaN."""
-    return rows if mask is None else rows.masked_fill(~mask.unsqueeze(-1), 0)
+def hide(rows: Float[Tensor, "... B T S"], hidden: Tensor | None) -> Float[Tensor, "... B T S"]:
+    """0 where hidden, also for NaN."""
+    return rows if hidden is None else rows.masked_fill(hidden, 0)
 
 
 def _whole_positions(order: Int[Tensor, "B T"], like: Tensor) -> Tensor:
@@ -86,8 +99,3 @@ def _whole_positions(order: Int[Tensor, "B T"], like: Tensor) -> Tensor:
 def _times_pairwise(rows: Float[Tensor, "... T S"], pairwise: Tensor) -> Tensor:
     """Each row times its table, or the one table."""
     return (rows.unsqueeze(-2) @ pairwise).squeeze(-2) if pairwise.dim() > 2 else rows @ pairwise
-
-
-def _or_forbidden(score: Tensor) -> Tensor:
-    """-inf for an answer that has a part in what is forbidden."""
-    return score.masked_fill(score < torch.finfo(score.dtype).min * 1e-6, FORBIDDEN)

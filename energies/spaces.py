@@ -149,8 +149,11 @@ class LabelSets(_Binary):
 class PixelMasks(_Binary):
     """Binary images: y in {0, 1}^(H x W), relaxed to [0, 1]; one logit a pixel. H and W may differ by batch.
 
-    Supervision is the pixel-mean cross-entropy, quality soft IoU, cost its complement.   [SEAL §5.4; DVN]
+    Supervision is the cross-entropy of the pixels: their mean, or with `reduction: sum` their sum. Quality is
+    soft IoU and cost its complement, in [0, 1] with either.   [SEAL §5.4; DVN; Implicit eq. 6, horses]
     """
+
+    reduction: Literal["mean", "sum"] | None = None  # None is the mean; it keeps the ids of older runs
 
     def flat(self, y: Tensor) -> Tensor:
         return y.flatten(-2)
@@ -159,7 +162,8 @@ class PixelMasks(_Binary):
         return super().sample(logits, num_samples).to(logits.dtype)
 
     def supervise(self, logits: Tensor, y: Tensor) -> Tensor:
-        return F.binary_cross_entropy_with_logits(logits, y, reduction="none").mean((-2, -1))
+        rows = F.binary_cross_entropy_with_logits(logits, y, reduction="none")
+        return rows.sum((-2, -1)) if self.reduction == "sum" else rows.mean((-2, -1))
 
     def cost(self, guess: Tensor, y: Tensor) -> Tensor:
         return costs.iou_cost(self.flat(guess), self.flat(y))

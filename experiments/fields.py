@@ -6,6 +6,7 @@ None.
 
 import re
 import reprlib
+from base64 import b64decode
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -166,6 +167,19 @@ seed = value(f"a whole number from 0 to {LARGEST_SEED}", is_seed)
 truth = value("true or false", lambda v: isinstance(v, bool))
 plain = value("text, numbers, lists and pairs of them", _plain)
 pairs = named(anything)
+
+
+def masks(place: str, found: Found) -> Fault | None:
+    """Masks of pictures: the bits of all, row by row, packed and in base64, and the IoU of each."""
+    fields = {"height": positive, "width": positive, "iou": listed(number, least=1), "bits": word}
+    if fault := keyed(fields, needed=(*fields,))(place, found):
+        return fault
+    pixels = len(found["iou"]) * found["height"] * found["width"]
+    try:
+        whole = len(b64decode(found["bits"], validate=True)) == -(-pixels // 8)
+    except ValueError:
+        whole = False
+    return None if whole else Fault(f"{place}.bits", f"has to be base64 of {pixels:,} packed bits")
 
 
 def one_of(*names: str) -> Check:

@@ -49,6 +49,13 @@ CHANGE = f.value(
 # A curve may hold what is not finite, such as the loss of an epoch that diverged; a metric may not.
 POINT = f.value("a number", lambda v: isinstance(v, int | float) and not isinstance(v, bool))
 BY_THRESHOLD = ("val/f1_by_threshold", "test/f1_by_threshold")
+FINDINGS = f.keyed(
+    {
+        "changes": f.listed(CHANGE),
+        **dict.fromkeys(BY_THRESHOLD, f.listed(f.number)),
+        "test/answers": f.masks,
+    }
+)
 RECORD = f.keyed(
     {
         "id": f.file_name,
@@ -60,7 +67,7 @@ RECORD = f.keyed(
         "epochs": f.either(None, other=f.count),
         "updates": f.either(None, other=f.named(f.count)),
         "curves": f.named(f.listed(POINT)),
-        "findings": f.keyed({"changes": f.listed(CHANGE), **dict.fromkeys(BY_THRESHOLD, f.listed(f.number))}),
+        "findings": FINDINGS,
         "versions": f.named(f.word),
         "config": f.pairs,
         "starts": f.listed(START),

@@ -40,6 +40,25 @@ class Blank(Start):
 
 
 @dataclass(frozen=True)
+class TruthOrBlank(Start):
+    """The truth for a share of the examples, drawn anew each time, otherwise the uninformed start.
+
+    Only guesses to learn from may start there: a prediction has a blank answer in place of the truth.
+    [SEAL code, DVN on horses]
+    """
+
+    share: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.share <= 1:
+            raise ValueError(f"share is {self.share}: take a number from 0 to 1.")
+
+    def __call__(self, space: AnswerSpace, like: Tensor, logits: Tensor | None) -> Tensor:
+        drawn = torch.rand(len(like), device=like.device) < self.share
+        return torch.where(over_entries(drawn, like), like, space.start(like)).unsqueeze(0)
+
+
+@dataclass(frozen=True)
 class FromNet(Start):
     """One start at the relaxed prediction of a feed-forward net.   [SEAL's SPEN rows]"""
 

@@ -6,12 +6,15 @@ from typing import Any
 
 from pytorch_lightning.cli import LRSchedulerCallable, OptimizerCallable, ReduceLROnPlateau
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torchmetrics import Metric
 
 from datamodules.batches import Batch
 from energies.spaces import AnswerSpace
 from lightning_modules.bookkeeping import Bookkeeping
-from lightning_modules.processes import share_gradients, unshared
+from lightning_modules.engine.processes import share_gradients, share_statistics, unshared
+from lightning_modules.engine.steps import are_plain, plain_step
+from networks.batch_norm import at_rest, batch_norms
 
 Loss = Callable[[Batch], Tensor]
 
@@ -47,6 +50,7 @@ class Part:
         self.step: Callable[[], Any] = self.optimizer.step  # replaced by Lightning's, which counts steps
         self.learned: list[nn.Parameter] = []  # its parameters that are not frozen
         self.rest: list[nn.Parameter] = []  # parameters that require no gradient while it moves
+        self.norms: list[_BatchNorm] = []  # batch norms in evaluation mode while it moves
 
     @property
     def parameters(self) -> list[nn.Parameter]:
@@ -59,6 +63,9 @@ class Scheme(Bookkeeping):
 
     Every step of a part draws its randomness (dropout, noise samples) from (seed, part, number of the step)
     and from nothing else. So adding a part leaves the random numbers of the others as they were.
+
+    While a part moves, batch norm of all others is in evaluation mode; all batch norm is where the gradient
+    of a part is computed by hand, which takes second derivatives.
 
     `main_options` are for the part that predicts: the clipping of its gradient, and its schedule.
 
@@ -80,6 +87,7 @@ class Scheme(Bookkeeping):
         self.automatic_optimization = False
         self.main_options: dict[str, Any] = {"clip_norm": clip_norm, "schedule": lr_schedule}
         self.part: dict[str, Part] = {}
+        self.steps_are_plain = False
 
     @abstractmethod
     def parts(self) -> dict[str, Part]:
@@ -103,7 +111,8 @@ class Scheme(Bookkeeping):
             self.steps[name] += 1
             for p in part.learned:
                 p.grad = None
-            loss = part.gradient(batch) if part.gradient else self.differentiate(part, batch)
+            with at_rest(part.norms):
+                loss = part.gradient(batch) if part.gradient else self.differentiate(part, batch)
             if part.clip_norm is not None:
                 nn.utils.clip_grad_norm_(part.learned, part.clip_norm)
             part.step()
@@ -119,6 +128,9 @@ class Scheme(Bookkeeping):
         """
         assert part.loss is not None
         loss = part.loss(batch)
+        if self.steps_are_plain:
+            loss.backward(inputs=part.learned)
+            return loss
         with unshared(self.trainer.strategy):
             self.manual_backward(loss, inputs=part.learned)
         share_gradients(part.learned)
@@ -135,11 +147,21 @@ class Scheme(Bookkeeping):
         """Find the parameters that each part moves, and those that are frozen meanwhile."""
         super().on_fit_start()
         wrapped: Any = self.optimizers()
+        self.steps_are_plain = are_plain(self.trainer)
         learned = {p for part in self.part.values() for p in part.parameters if p.requires_grad}
         for place, part in enumerate(self.part.values()):
             part.place, part.step = place, (wrapped if len(self.part) == 1 else wrapped[place]).step
+            if self.steps_are_plain:
+                part.step = plain_step(part.optimizer, self.trainer)
             part.learned = [p for p in part.parameters if p.requires_grad]
             part.rest = [] if part.gradient else [*learned.difference(part.learned)]
+            moving = set() if part.gradient else {*part.learned}
+            part.norms = [norm for norm in batch_norms(self) if moving.isdisjoint(norm.parameters())]
+
+    def on_validation_start(self) -> None:
+        """Make the statistics of batch norms those of all processes: each has seen other examples."""
+        super().on_validation_start()
+        share_statistics(self)
 
     def on_validation_epoch_end(self) -> None:
         """Log the scores; advance the schedules of the parts that moved.

@@ -12,7 +12,8 @@ from torchmetrics import Metric
 
 from datamodules.batches import Batch
 from energies.spaces import AnswerSpace
-from lightning_modules.processes import mean_over_processes
+from lightning_modules.engine.processes import mean_over_processes
+from lightning_modules.engine.unseen import Unseen, unseen
 
 EVALUATION = -1  # its random stream; parts have 0, 1, ...
 
@@ -37,6 +38,7 @@ class Bookkeeping(pl.LightningModule):
         self._losses: dict[str, Tensor] = {}
         self._counts: dict[str, int] = {}
         self._watched: dict[str, tuple[int, list[Tensor]]] = {}
+        self._unseen: Unseen | None = None
 
     def __setattr__(self, name: str, value: Any) -> None:  # noqa: ANN401
         """Set strings the fast way: Lightning sets the name of the current hook a dozen times a step."""
@@ -163,21 +165,27 @@ class Bookkeeping(pl.LightningModule):
     def test_step(self, batch: Batch, index: int) -> None:
         """Add a batch to the metric, and to the time that prediction takes."""
         began = time.perf_counter()
-        self._judge(batch)
+        answers = self._judge(batch)
         self._tested += len(batch.y)
         self._test_seconds += time.perf_counter() - began
+        if self._unseen:
+            self._unseen.judge(batch, answers)
 
-    def _judge(self, batch: Batch) -> None:
+    def _judge(self, batch: Batch) -> Tensor:
         self.draw_from(EVALUATION, 0)  # searches may start at random
-        judge(self.metric, batch, self.predict(batch))
+        answers = self.predict(batch)
+        judge(self.metric, batch, answers)
+        return answers
 
     def on_validation_epoch_end(self) -> None:
         """Log the scores."""
         self.report("val")
 
     def on_test_epoch_start(self) -> None:
-        """Start the count of examples and seconds."""
+        """Start the count of examples and seconds; find out whether training has inputs of the test."""
         self._tested, self._test_seconds = 0, 0.0
+        data = getattr(self.trainer, "datamodule", None)
+        self._unseen = unseen(self.metric, getattr(data, "splits", {}))
 
     def on_test_epoch_end(self) -> None:
         """Log the scores, and how many examples a second are predicted and judged."""
@@ -185,12 +193,19 @@ class Bookkeeping(pl.LightningModule):
         self.report("test")
         self._test_seconds += time.perf_counter() - began  # waiting for the GPU included
         self.log("test/examples_per_second", self._tested / self._test_seconds)
+        if self._unseen:
+            scores = scores_of(self._unseen.metric, choose=False)
+            self.log_dict({f"test_unseen/{name}": value for name, value in scores.items() if not value.dim()})
 
     def report(self, stage: str) -> dict[str, Tensor]:
         """Log the scores of a stage; on validation the metric chooses its threshold first.
 
-        A score that is a vector is not logged, it is a finding. The others are returned.
+        A score that is a vector is not logged, it is a finding. The others are returned. Examples of test
+        answers are a finding too, where the metric keeps some.
         """
+        examples = getattr(self.metric, "examples", None)
+        if stage == "test" and callable(examples) and (kept := examples()):
+            self.findings["test/answers"] = kept
         found = scores_of(self.metric, choose=stage == "val")
         self.findings |= {f"{stage}/{name}": value.tolist() for name, value in found.items() if value.dim()}
         scores = {name: value for name, value in found.items() if not value.dim()}

@@ -17,8 +17,8 @@ POINTS = 8  # of the curve per epoch
 class CRFScheme(Scheme):
     """A structured energy learns by a criterion and predicts by the decoding that belongs to it.
 
-    The training curve `ratio` is norm(U) / norm(W) of the scaled potentials: one mean for each eighth of an
-    epoch.   [Scaling Fig. 1]
+    Training curves of the scaled potentials, one mean an eighth of an epoch: `ratio` is norm(U) / norm(W)
+    [Scaling Fig. 1]; a Gaussian field also has `share`, see `GaussianPotentials.balances`.
     """
 
     def __init__(self, energy: StructuredEnergy, criterion: Criterion, **scheme: Any) -> None:
@@ -32,6 +32,7 @@ class CRFScheme(Scheme):
         return self.criterion.predict(self.energy.potentials(batch.inputs, batch.mask))
 
     @torch.no_grad()
-    def watch_ratio(self, p: Potentials) -> None:
-        """Keep norm(U) / norm(W) of a training batch for its curve."""
-        self.watch("ratio", p.unary_norm().mean() / p.pairwise_norm().mean(), points=POINTS)
+    def watch_balance(self, p: Potentials) -> None:
+        """Keep how unary and pairwise scores of a training batch compare, for the curves."""
+        for curve, value in p.balances().items():
+            self.watch(curve, value, points=POINTS)

@@ -33,7 +33,7 @@ class CRFJoint(CRFScheme):
     def energy_loss(self, batch: Batch) -> Tensor:
         """Mean over the batch of the criterion's L(y, U, W).   [Scaling eqs. 4-8]"""
         p = self.energy.potentials(batch.inputs, batch.mask)
-        self.watch_ratio(p)
+        self.watch_balance(p)
         return mean(self.criterion.loss(p, batch.y), batch.observed)
 
     def parts(self) -> dict[str, Part]:

@@ -52,7 +52,7 @@ class CRFScaled(CRFScheme):
         """
         p = self.energy.potentials(batch.inputs, batch.mask)
         scaled = self.scaling(p)
-        self.watch_ratio(scaled)
+        self.watch_balance(scaled)
         rows = over_observed(self.criterion.loss(scaled, batch.y), batch.observed)
         return (rows + self.scaling.penalty(p)).mean()
 

@@ -1,5 +1,6 @@
 """Energy networks alone (SPEN, DVN, NCE); a search predicts."""
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,8 +12,9 @@ from energies.base import Energy
 from inference.gradient import Search
 from inference.guesses import Guess, GuessContext, Minimum
 from lightning_modules.base import Part, Scheme
-from lightning_modules.processes import over_processes
+from lightning_modules.engine.processes import over_processes
 from losses.objectives import Objective
+from networks.fcn import Windows
 
 
 class EnergyNet(Scheme):
@@ -22,6 +24,9 @@ class EnergyNet(Scheme):
 
     `guesser` is the frozen task-net of a finished run. It gives starts of searches, or noise samples. Its
     dropout stays on while the energy trains, as in the released code. None: guesses come from searches alone.
+
+    `windows` are for pictures larger than those that the energy reads: each window is searched, and a
+    pixel's prediction is the mean over its windows.
     """
 
     def __init__(
@@ -33,12 +38,13 @@ class EnergyNet(Scheme):
         energy_optimizer: OptimizerCallable,
         *,
         guesser: nn.Module | None = None,
+        windows: Windows | None = None,
         **scheme: Any,
     ) -> None:
         super().__init__(**scheme)
         self.save_hyperparameters()
         self.energy, self.objective, self.guess, self.inference = energy, objective, guess, inference
-        self.energy_optimizer, self.guesser = energy_optimizer, guesser
+        self.energy_optimizer, self.guesser, self.windows = energy_optimizer, guesser, windows
 
     def training_step(self, batch: Batch, index: int) -> None:
         self.move("energy", batch)
@@ -59,6 +65,13 @@ class EnergyNet(Scheme):
         return [self.energy]
 
     def predict(self, batch: Batch) -> Tensor:
+        blank = torch.zeros_like(batch.y)  # searches see the shape of an answer, never the truth
+        if self.windows is None:
+            return self._minimum(replace(batch, y=blank))
+        masks = (self._minimum(Batch(x, y)) for x, y in self.windows.cut(batch.inputs, blank))
+        return self.windows.mean(masks, like=blank)
+
+    def _minimum(self, batch: Batch) -> Tensor:
         return Minimum(self.inference)(self._context(batch)).y[0]
 
     @torch.no_grad()

@@ -13,7 +13,8 @@ from energies.base import Energy
 from inference.bilevel import Bilevel, OuterStep, Products, Solver
 from inference.guesses import Guess, GuessContext
 from lightning_modules.base import Part, TaskNetScheme, check_clip_norm
-from lightning_modules.processes import mean_over_processes, over_processes, world_size
+from lightning_modules.engine.gradients import set_gradients
+from lightning_modules.engine.processes import mean_over_processes, over_processes, world_size
 from losses.objectives import EnergyFn, Objective
 from losses.observed import over_observed
 from networks.sizes import at_least
@@ -111,8 +112,7 @@ class Implicit(TaskNetScheme):
             p.requires_grad_(True)
         reduce = mean_over_processes if world_size() > 1 else None
         found = self.outer_step(partial(self.problem, batch), self.steps["energy"] - 1, reduce)
-        for p, gradient in zip(phi, found.gradient, strict=True):
-            p.grad = gradient
+        set_gradients(phi, found.gradient)
         self.watch("explicit", nn.utils.get_total_norm(found.explicit))
         self.watch("implicit", nn.utils.get_total_norm(found.implicit))
         self.watch("stopped", found.diverged.float())

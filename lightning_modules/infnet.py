@@ -16,11 +16,12 @@ from energies.base import ConditionedEnergy, Energy
 from inference.networks import InferenceNetworks
 from lightning_modules.base import Part
 from lightning_modules.bookkeeping import EVALUATION, judge, scores_of
+from lightning_modules.engine.processes import mean_over_processes
 from lightning_modules.metrics.changes import TagChanges
 from lightning_modules.phases import Phased
-from lightning_modules.processes import mean_over_processes
 from losses.joint import ROLES, JointObjective, Perceptron, Role, RoleEnergies
 from losses.observed import mean
+from networks.batch_norm import at_rest, batch_norms
 from networks.pretrained import read_checkpoint
 from networks.sizes import at_least
 
@@ -117,15 +118,16 @@ class InfNet(Phased):
         with torch.no_grad():
             _, answers = self._answers(batch, self.objective.weights)
         energies = self._energies(self._given(batch), batch, answers, truth=True)
+        hinges = self.objective.hinges(energies)
         if "augmented" in answers:
             self.watch("cost_augmented", self.objective.violation("augmented", energies))
-            self.watch("hinge", self.objective.hinge("augmented", energies))
-        return self.objective.energy_loss(energies)
+            self.watch("hinge", hinges["augmented"])
+        return self.objective.weighted(hinges)
 
     def conditioned(self, batch: Batch) -> ConditionedEnergy:
-        """E(x, .) for all steps of a batch; in `tune` a constant."""
+        """E(x, .) for all steps of a batch; in `tune` a constant. Batch norm rests: answers get gradients."""
         self.draw_from(len(self.part), self.steps["inference"])
-        with torch.set_grad_enabled(self.phase == "joint"):
+        with torch.set_grad_enabled(self.phase == "joint"), at_rest(batch_norms(self.energy)):
             return self.energy.over(batch.mask).given(batch.inputs)
 
     def parts(self) -> dict[str, Part]:

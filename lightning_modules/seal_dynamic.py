@@ -3,14 +3,14 @@
 from typing import Any, Literal
 
 import torch
-from pytorch_lightning.cli import OptimizerCallable
+from pytorch_lightning.cli import LRSchedulerCallable, OptimizerCallable
 from torch import Tensor, nn
 
 from datamodules.batches import Batch
 from energies.base import Energy
 from inference.guesses import Guess, GuessContext
-from lightning_modules.base import Part, TaskNetScheme
-from lightning_modules.processes import over_processes
+from lightning_modules.base import Part, TaskNetScheme, check_clip_norm
+from lightning_modules.engine.processes import over_processes
 from losses.objectives import Objective
 from losses.task import TaskLoss
 from networks.sizes import at_least
@@ -21,8 +21,8 @@ class SealDynamic(TaskNetScheme):
 
     [SEAL algorithm 1, eqs. 4, 5]
 
-    On each batch, `outer_steps` times: `inner_steps` steps of the `inner` part, then one of the other
-    [SEAL code]
+    On each batch, `outer_steps` times: `inner_steps` steps of the `inner` part, then one of the other.
+    On pictures the loss-net's gradient is clipped and its learning rate scheduled too.   [SEAL code]
     """
 
     def __init__(
@@ -38,16 +38,20 @@ class SealDynamic(TaskNetScheme):
         inner: Literal["energy", "task"] = "energy",
         inner_steps: int = 1,
         outer_steps: int = 1,
+        energy_clip_norm: float | None = None,
+        energy_lr_schedule: LRSchedulerCallable | None = None,
         **scheme: Any,
     ) -> None:
         super().__init__(**scheme)
         at_least(1, inner_steps=inner_steps, outer_steps=outer_steps)
+        check_clip_norm("energy_clip_norm", energy_clip_norm)
         self.save_hyperparameters()
         self.task_net, self.energy, self.objective, self.guess = task_net, energy, objective, guess
         self.task_terms = task_loss
         self.energy_optimizer, self.task_optimizer = energy_optimizer, task_optimizer
         self.inner, self.outer = inner, "task" if inner == "energy" else "energy"
         self.inner_steps, self.outer_steps = inner_steps, outer_steps
+        self.energy_options: dict[str, Any] = {"clip_norm": energy_clip_norm, "schedule": energy_lr_schedule}
 
     def training_step(self, batch: Batch, index: int) -> None:
         for _ in range(self.outer_steps):
@@ -83,5 +87,7 @@ class SealDynamic(TaskNetScheme):
         of_task = [*self.task_net.parameters(), *self.task_terms.parameters()]
         return {
             "task": Part(of_task, self.task_optimizer, self.task_loss, **self.main_options),
-            "energy": Part(self.energy.parameters(), self.energy_optimizer, self.energy_loss),
+            "energy": Part(
+                self.energy.parameters(), self.energy_optimizer, self.energy_loss, **self.energy_options
+            ),
         }

@@ -55,11 +55,19 @@ class JointObjective(ABC):
 
     def energy_loss(self, energies: RoleEnergies) -> Scalar:
         """What the energy minimises: the weighted sum of mean hinges."""
-        return reduce(torch.add, [w * self.hinge(role, energies) for role, w in self.weights.items()])
+        return self.weighted(self.hinges(energies))
 
     def network_loss(self, energies: RoleEnergies) -> Scalar:
         """What the networks minimise: minus the weighted sum of mean violations."""
-        return -reduce(torch.add, [w * self.violation(role, energies) for role, w in self.weights.items()])
+        return -self.weighted({role: self.violation(role, energies) for role in self.weights})
+
+    def weighted(self, terms: dict[Role, Scalar]) -> Scalar:
+        """The weighted sum of a term of each role."""
+        return reduce(torch.add, [w * terms[role] for role, w in self.weights.items()])
+
+    def hinges(self, energies: RoleEnergies) -> dict[Role, Scalar]:
+        """The mean hinge of each role."""
+        return {role: self.hinge(role, energies) for role in self.weights}
 
     def hinge(self, role: Role, energies: RoleEnergies) -> Scalar:
         """Mean of [cost - E(F) + E(y)]_+, or of [E(y) - E(A)]_+.   [InfNet+ eqs. 4, 6; l_0 for F]"""

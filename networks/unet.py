@@ -18,27 +18,28 @@ class UNet(nn.Module):
     """Blocks of two convolutions 3x3, each with batch norm and ReLU, at 1, 1/2, 1/4, ... of the size.
 
     On the way down a block follows each max-pooling; on the way up the coarser map is enlarged bilinearly and
-    joined with the finer one. A last 1x1 layer gives `num_labels` scores. Without it, the features of the
-    finest block are returned, none of them negative: the embeddings of a Gaussian field.
+    joined with the finer one. A last 1x1 layer gives `num_outputs` numbers a pixel: scores of labels, or
+    features of any sign. Without it, the features of the finest block are returned, none of them negative.
 
     Shapes:
-        x: (B, C, H, W), bytes or floats.   returns: (B, H, W, M), or (B, H, W, D) with D = widths[0].
+        x: (B, C, H, W), bytes or floats.   returns: (B, H, W, M); (B, H, W) with one output, the logits of a
+        mask; (B, H, W, D) without a last layer, with D = widths[0].
 
     Raises:
         ValueError: a side is no multiple of 2 to the number of poolings.
     """
 
     def __init__(
-        self, num_labels: int | None = 2, channels: int = 3, widths: Sequence[int] = (16, 32, 64, 128)
+        self, num_outputs: int | None = 2, channels: int = 3, widths: Sequence[int] = (16, 32, 64, 128)
     ) -> None:
         super().__init__()
         self.down = nn.ModuleList(
             [block(before, after) for before, after in zip((channels, *widths), widths, strict=False)]
         )
         self.up = nn.ModuleList([block(fine + coarse, fine) for fine, coarse in pairwise(widths)])
-        self.last = None if num_labels is None else nn.Conv2d(widths[0], num_labels, 1)
+        self.last = None if num_outputs is None else nn.Conv2d(widths[0], num_outputs, 1)
 
-    def forward(self, x: Shaped[Tensor, "B C H W"]) -> Float[Tensor, "B H W M"]:
+    def forward(self, x: Shaped[Tensor, "B C H W"]) -> Float[Tensor, "B H W *M"]:
         unit = 2 ** len(self.up)
         if x.shape[-2] % unit or x.shape[-1] % unit:
             raise ValueError(
@@ -52,7 +53,8 @@ class UNet(nn.Module):
         for up, fine in zip(reversed(self.up), reversed(scales[:-1]), strict=True):
             larger = F.interpolate(h, scale_factor=2, mode="bilinear", align_corners=False)
             h = up(torch.cat([fine, larger], 1))
-        return (h if self.last is None else self.last(h)).movedim(1, -1)
+        found = (h if self.last is None else self.last(h)).movedim(1, -1)
+        return found.squeeze(-1) if self.last is not None else found
 
 
 def block(before: int, after: int) -> nn.Sequential:

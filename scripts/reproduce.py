@@ -9,9 +9,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.markup import escape
+from rich.text import Text
 
 from experiments.errors import UserError
+from scripts.options import Options
 
 if TYPE_CHECKING:
     from experiments.run.reproduce import Selection
@@ -19,9 +20,9 @@ if TYPE_CHECKING:
 
 def main(arguments: list[str] | None = None, console: Console | None = None) -> int:
     """Parse, call, exit code."""
-    given = _parser().parse_args(arguments)
     console = console or Console()
     try:
+        given = _parser().parse_args(arguments)
         _refuse_contradictions(given)
         if given.collect:
             return collect(given.table, given.logger, console)
@@ -41,18 +42,15 @@ def main(arguments: list[str] | None = None, console: Console | None = None) -> 
         return engine.dry_run(chosen, console) if given.dry_run else engine.reproduce(chosen, console)
     except UserError as error:
         console.stderr = True
-        console.print(f"[red]{escape(str(error))}[/red]", highlight=False, soft_wrap=True)
+        console.print(Text(str(error), style="red"), soft_wrap=True)
         return 2
     except KeyboardInterrupt:
         return 130
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> Options:
     """The options."""
-    parser = argparse.ArgumentParser(
-        prog="python -m scripts.reproduce", description=__doc__, allow_abbrev=False
-    )
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser = Options("python -m scripts.reproduce", __doc__)
     parser.add_argument("table", help="a file of conf/tables, without .yaml")
     parser.add_argument("--rows", help="only these rows, such as ce,dynamic_nce")
     parser.add_argument("--columns", help="only these columns")
@@ -112,12 +110,13 @@ def _refuse_contradictions(given: argparse.Namespace) -> None:
 def collect(name: str, logger: str | None, console: Console) -> int:
     """Render a table, or a sweep."""
     from experiments.page import page as tables
-    from experiments.plan.spec import TABLES
     from experiments.sweep import page as sweeps
-    from experiments.sweep.file import SWEEPS, read_sweep
+    from experiments.sweep.file import is_sweep, read_sweep
     from experiments.tracking.tables import publish, read_logger
 
-    if (SWEEPS / f"{name}.yaml").is_file() and not (TABLES / f"{name}.yaml").is_file():
+    if is_sweep(name):
+        if logger:
+            raise UserError(f"--logger {logger}: {name} is a sweep, and W&B gets tables. Leave LOGGER out.")
         return sweeps.collect(read_sweep(name), console)
     read = read_logger(logger)
     publish(tables.collect(name, console), read, console)

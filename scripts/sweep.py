@@ -9,9 +9,10 @@ import sys
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.markup import escape
+from rich.text import Text
 
 from experiments.errors import SweepError, UserError
+from scripts.options import Options
 
 if TYPE_CHECKING:
     from experiments.sweep.file import Sweep
@@ -19,26 +20,20 @@ if TYPE_CHECKING:
 
 def main(arguments: list[str] | None = None, console: Console | None = None) -> int:
     """Parse, call, exit code."""
-    given = parser().parse_args(arguments)
     console = console or Console()
     try:
-        return run(given, console)
+        return run(parser().parse_args(arguments), console)
     except UserError as error:
         console.stderr = True
-        console.print(f"[red]{escape(str(error))}[/red]", highlight=False, soft_wrap=True)
+        console.print(Text(str(error), style="red"), soft_wrap=True)
         return 2
     except KeyboardInterrupt:
         return 130
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Options:
     """The options."""
-    options = argparse.ArgumentParser(
-        prog="python -m scripts.sweep",
-        description=__doc__,
-        allow_abbrev=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    options = Options("python -m scripts.sweep", __doc__)
     options.add_argument("sweep", help="a W&B sweep file, or the name of one in conf/sweeps")
     options.add_argument("--engine", choices=("local", "wandb"), default="local", help="default: local")
     options.add_argument("--jobs", type=int, default=0, help="trials at a time (default: one per core)")
@@ -63,7 +58,7 @@ def parser() -> argparse.ArgumentParser:
 
 def run(given: argparse.Namespace, console: Console) -> int:
     """Read the file, then run, show or render; the exit code."""
-    from experiments.plan.spec import TABLES
+    from experiments.plan.table import TABLES
     from experiments.sweep import local, page
     from experiments.sweep.file import SWEEPS, read_sweep
 
@@ -78,23 +73,37 @@ def run(given: argparse.Namespace, console: Console) -> int:
     if given.count is not None and given.count < 1:
         raise SweepError(f"--count {given.count}: take 1 or more.")
     if given.adopt:
+        if given.engine == "wandb":
+            raise SweepError("--adopt takes the best trial of this machine: leave ENGINE=wandb out.")
         local.check_adoption(sweep, given.adopt)
+    if given.engine == "local" and not given.collect:
+        local.need(sweep, given.count)
     if given.on:
         return submit(given, sweep, console)
+    if given.engine == "wandb" and not given.collect:
+        return on_server(given, sweep, console)
     if given.dry_run:
         return local.dry_run(sweep, console, count=given.count)
-    if given.engine == "wandb" and not given.collect:
-        from experiments.sweep import server
-
-        jobs = given.jobs or 1
-        return server.launch(sweep, jobs=jobs, count=given.count, project=None, entity=None, console=console)
     if given.collect:
         code = page.collect(sweep, console)
     else:
+        local.check(sweep, console, count=given.count)
         code = local.run(sweep, console, jobs=given.jobs, count=given.count)
     if given.adopt and code in (0, 1):
         local.adopt_best(sweep, given.adopt, console)
     return code
+
+
+def on_server(given: argparse.Namespace, sweep: "Sweep", console: Console) -> int:
+    """Create the sweep on W&B's server and run agents, or say what that would do; the exit code."""
+    from experiments.sweep import local, server
+
+    local.check(sweep, console, count=given.count, fetch=not given.dry_run)
+    if given.dry_run:
+        console.print("W&B's server would choose the points, also those whose runs are recorded here.")
+        return 0
+    count, jobs = given.count, given.jobs or 1
+    return server.launch(sweep, jobs=jobs, count=count, project=None, entity=None, console=console)
 
 
 def submit(given: argparse.Namespace, sweep: "Sweep", console: Console) -> int:
@@ -107,12 +116,12 @@ def submit(given: argparse.Namespace, sweep: "Sweep", console: Console) -> int:
     if given.adopt or given.collect:
         raise SweepError("--on slurm submits alone: run --collect or --adopt here once its tasks have ended.")
     cluster, tasks = read_cluster(given.cluster), given.jobs or 1
+    local.check(sweep, console, count=given.count, fetch=not given.dry_run)
     if given.engine == "wandb":
         path = "ENTITY/PROJECT/SWEEP" if given.dry_run else server.create(sweep)
         command = server.agent_command(path, server.shares(tasks, given.count)[0])[1:]
         os.environ.update(server.environment())  # which sbatch hands on
     else:
-        local.endless(sweep, given.count)
         count = ["--count", str(given.count)] if given.count else []
         command = ["-m", "scripts.sweep", given.sweep, "--jobs", str(cluster.cpus), *count]
     text = sweep_array(command, cluster, tasks, name=sweep.name)

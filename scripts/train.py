@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from experiments.errors import Stopped, UserError
 from experiments.run import slurm
@@ -74,7 +74,7 @@ def main(arguments: list[str] | None = None) -> int:
         with console.status("building the run") as status:
             record, folder = train(arguments, lambda progress: status.update(line(progress)))
     except UserError as error:
-        errors.print(f"[red]{escape(str(error))}[/red]")
+        errors.print(Text(str(error), style="red"))
         return 2
     except Stopped as stopped:
         errors.print(f"Stopped. To resume from the last epoch, add:  --run_dir {stopped}")

@@ -37,6 +37,12 @@ def root() -> Path:
 
 
 @pytest.fixture(autouse=True)
+def seeded() -> None:
+    """What a test draws does not depend on the tests before it."""
+    torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
 def subnormal_numbers() -> Iterator[None]:
     """A run flushes subnormal numbers to zero for its whole process; the tests after it want them back."""
     yield

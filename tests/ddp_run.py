@@ -5,6 +5,7 @@ What is run is built once, and then the process forks: building takes longer tha
 
 import json
 import os
+import shutil
 import socket
 import sys
 import warnings
@@ -19,8 +20,8 @@ warnings.filterwarnings("ignore")
 import torch  # noqa: E402
 
 from experiments.run.cli import quiet_lightning  # noqa: E402
+from lightning_modules.engine.processes import share_gradients  # noqa: E402
 from lightning_modules.metrics.multilabel import MultiLabelScores  # noqa: E402
-from lightning_modules.processes import share_gradients  # noqa: E402
 from scheme_runs import SmallCLI  # noqa: E402
 
 FORMS = ("space", "guess", "networks", "solver")
@@ -73,7 +74,9 @@ def build(folder: Path) -> dict[int, SmallCLI]:
 def alone(folder: Path, built: dict[int, SmallCLI]) -> None:
     """One process after which two are measured."""
     for place, cli in built.items():
-        torch.save(cli.fit(cli.model, folder / f"{place}-alone"), folder / f"{place}-alone.pt")
+        ended = cli.fit(cli.model, folder / f"{place}-alone")
+        torch.save(ended, folder / f"{place}-alone.pt")
+        shutil.rmtree(folder / f"{place}-alone")  # checkpoints of all runs would fill gigabytes
 
 
 def together(folder: Path, built: dict[int, SmallCLI], rank: int, ranks: dict[str, str]) -> None:
@@ -87,6 +90,9 @@ def together(folder: Path, built: dict[int, SmallCLI], rank: int, ranks: dict[st
         for way in ways:
             ended = cli.fit(deepcopy(cli.model), folder / f"{place}-{way}", two=True, draws=way == "drawn")
             torch.save(ended, folder / f"{place}-{way}-{rank}.pt")
+            torch.distributed.barrier()
+            if rank == 0:
+                shutil.rmtree(folder / f"{place}-{way}")
     torch.save((threshold(rank), gradients(rank)), folder / f"shared-{rank}.pt")
     torch.distributed.destroy_process_group()  # its threads may not outlive the interpreter
 

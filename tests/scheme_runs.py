@@ -10,6 +10,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+import torch.nn.functional as F
 import yaml
 from jsonargparse import Namespace
 from pytorch_lightning import LightningModule
@@ -26,7 +27,9 @@ from experiments.run.cli import TrainCLI
 
 DDP = Path("conf/trainer/ddp.yaml")
 QUICK = ["--trainer.max_epochs=1", "--trainer.limit_train_batches=3", "--trainer.limit_val_batches=1"]
-DATA = {"label_sets": "generated", "chains": "ocr", "sentences": "twitter_pos"}  # by kind of answer
+QUICK += ["--data.eval_batch_size=4"]
+DATA = {"label_sets": "generated", "chains": "ocr", "sentences": "twitter_pos"}  # by kind; else the row's own
+DVN = ["scheme/energy_net", "objective/dvn"]
 SETTINGS = {
     "EarlyStopping": {"patience": 0, "min_delta": 1.0},
     "ReduceLROnPlateau": {"patience": 0},
@@ -54,9 +57,16 @@ def configs(*files: str | Path) -> list[str]:
 
 
 def train_checkpoints(folder: Path) -> dict[str, str]:
-    """Real checkpoints of a cross-entropy run and an energy run on generated data, by what they are for."""
+    """Real checkpoints of a cross-entropy run and an energy run on generated data, by what they are for.
+
+    That of an energy of masks is saved before training, since the horses may not be here.
+    """
     found = {}
-    runs = {"guesser": ["scheme/cross_entropy"], "energy": ["scheme/energy_net", "objective/dvn"]}
+    masks = configs(*(f"conf/{file}.yaml" for file in ("data/weizmann_horses_32", *DVN)))
+    cli, found["energy, masks"] = TrainCLI(masks), str(folder / "masks.ckpt")
+    cli.trainer.strategy.connect(cli.model)
+    cli.trainer.save_checkpoint(found["energy, masks"], weights_only=True)
+    runs = {"guesser": ["scheme/cross_entropy"], "energy": DVN}
     for part, dials in runs.items():
         over = configs("conf/data/generated.yaml", *(f"conf/{dial}.yaml" for dial in dials))
         cli = TrainCLI([*over, *QUICK], run_dir=str(folder / part))
@@ -67,9 +77,10 @@ def train_checkpoints(folder: Path) -> dict[str, str]:
 
 def needs(arguments: list[str], checkpoints: dict[str, str]) -> list[str]:
     """The option of a run that starts from a finished one."""
-    parts = layered(arguments).tree["model"]["init_args"]
+    given = layered(arguments)
+    parts, kind = given.tree["model"]["init_args"], kind_in(given.files)
     return [
-        f"--model.{part}.init_args.checkpoint={path}"
+        f"--model.{part}.init_args.checkpoint={checkpoints.get(f'{part}, {kind}', path)}"
         for part, path in checkpoints.items()
         if (parts.get(part) or {}).get("init_args", {}).get("checkpoint") == ""
     ]
@@ -89,7 +100,8 @@ def runs() -> dict[str, list[str]]:
                 continue
             kind = kind_of(*table.columns[column].config)
             dials = " ".join(Path(file).stem for file in row.config)
-            given = configs(f"conf/data/{DATA[kind]}.yaml", *row.config)
+            stand_in = (f"conf/data/{DATA[kind]}.yaml", *row.config) if kind in DATA else None
+            given = configs(*(stand_in or table.layers(name, column)))
             found.setdefault(f"{dials}, {kind}", given)
             settings = [f"--{key}={value}" for key, value in row.set.items() if "energies." in str(value)]
             tuned = [layer for layer in table.layers(name, column) if layer.endswith(f":{row.tuned}")]
@@ -101,7 +113,12 @@ def runs() -> dict[str, list[str]]:
 
 def kind_of(*data: str) -> str:
     """The kind of answer of a data file: a file of conf/data/kinds."""
-    return next(Path(file).stem for file in layered(configs(*data)).files if "/kinds/" in file)
+    return kind_in(layered(configs(*data)).files)
+
+
+def kind_in(files: Sequence[str]) -> str:
+    """The kind of answer of a run's files."""
+    return next(Path(file).stem for file in files if "/kinds/" in file)
 
 
 def text_of(layer: str) -> str:
@@ -145,7 +162,7 @@ class SmallCLI(TrainCLI):
             callbacks=callbacks, precision="32-true" if draws else "64-true", **layer
         )
         self.datamodule.batch_size = SIZES["batch_size"] * (1 if two else 2)
-        before = [p.detach().clone() for p in model.parameters()]
+        before = {name: p.detach().clone() for name, p in model.named_parameters()}
         with nullcontext() if draws else no_draws(model):
             self.trainer.fit(model, self.datamodule)
         logged = {k: float(v) for k, v in self.trainer.callback_metrics.items() if "second" not in k}
@@ -154,7 +171,9 @@ class SmallCLI(TrainCLI):
             "logged": logged,
             "curves": model.curves,
             "steps": model.steps,
-            "moved": any(not torch.equal(old, p) for old, p in zip(before, model.parameters(), strict=True)),
+            "moved": any(
+                not torch.equal(before.get(n, p.new_empty(0)), p) for n, p in model.named_parameters()
+            ),
         }
 
 
@@ -165,7 +184,7 @@ def shrink(tree: object) -> None:
             shrink(item)
     branch = vars(tree) if isinstance(tree, Namespace) else tree if isinstance(tree, dict) else {}
     for key, value in branch.items():
-        if key in SIZES and value is not None:
+        if key in SIZES and value is not None and "height" not in branch:  # the width of a crop stays
             branch[key] = SIZES[key]
         else:
             shrink(value)
@@ -176,7 +195,7 @@ def shrink(tree: object) -> None:
 
 @contextmanager
 def no_draws(model: LightningModule) -> Iterator[None]:
-    """No dropout, and the k-th of K draws is the same for every example, in any batch."""
+    """No dropout, batch norm at rest, and the k-th of K draws is the same for every example, in any batch."""
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
@@ -185,14 +204,18 @@ def no_draws(model: LightningModule) -> Iterator[None]:
         k = (torch.arange(shape[0], dtype=torch.get_default_dtype()) + 0.5) / shape[0]
         return k.view(-1, *[1] * (len(shape) - 1)).expand(tuple(shape))
 
-    def rand(*shape: int, **kind: Any) -> Tensor:
-        return quantile(shape).to(**kind)
+    uniform, normal = torch.rand, torch.randn
 
-    drawn = torch.randn
+    def rand(*shape: int, **kind: Any) -> Tensor:
+        one_for_all = "generator" in kind
+        return uniform(*shape, **kind) if one_for_all else quantile(shape).to(**kind)
 
     def randn(*shape: Any, **kind: Any) -> Tensor:
         one_for_all = "generator" in kind
-        return drawn(*shape, **kind) if one_for_all else torch.special.ndtri(rand(*shape, **kind))
+        return normal(*shape, **kind) if one_for_all else torch.special.ndtri(rand(*shape, **kind))
+
+    def at_rest(norm: nn.BatchNorm2d, x: Tensor) -> Tensor:
+        return F.batch_norm(x, norm.running_mean, norm.running_var, norm.weight, norm.bias, eps=norm.eps)
 
     def multinomial(p: Tensor, num_samples: int, replacement: bool = False) -> Tensor:
         at = quantile((num_samples,)).to(p.dtype) * p.sum(-1, keepdim=True)
@@ -208,5 +231,6 @@ def no_draws(model: LightningModule) -> Iterator[None]:
         patch.object(torch.Tensor, "exponential_", lambda t: t.copy_(-quantile(t.shape).log())),
         patch.object(torch.Tensor, "uniform_", lambda t, a=0, b=1: t.copy_(a + (b - a) * quantile(t.shape))),
         patch.object(sets, "draw", draw),
+        patch.object(nn.BatchNorm2d, "forward", at_rest),
     ):
         yield

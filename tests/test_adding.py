@@ -9,7 +9,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from committed import ROOT
 from make_mlc import sparse_arff
@@ -20,6 +22,7 @@ SECTIONS = dict(re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", PAGE, re.DOTALL | re.
 MOST = {  # files of an addition
     "An energy": 1,
     "A data set of a known format": 2,
+    "Your own pictures": 1,
     "A scheme": 2,
     "A table": 1,
     "A kind of potential": 3,
@@ -51,6 +54,12 @@ def copy(tmp_path: Path) -> Path:
     (tmp_path / "data" / "mine").mkdir(parents=True)
     for part in ("train", "test"):
         (tmp_path / f"data/mine/mine-{part}.arff").write_text(sparse_arff(40, 12, 4, words=6, tags=2))
+    for part in ("pictures", "masks"):
+        (tmp_path / "data" / "mine" / part).mkdir()
+        for number in range(10):
+            square = np.zeros((40, 40), np.uint8)
+            square[number : number + 20, 10:30] = 255
+            Image.fromarray(square).save(tmp_path / f"data/mine/{part}/{number}.png")
     return tmp_path
 
 

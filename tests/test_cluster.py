@@ -213,9 +213,7 @@ def test_without_slurm_the_states_are_shown_and_then_why_the_queue_is_not(
 
 
 def test_another_scheduler_is_not_known(world: World) -> None:
-    with pytest.raises(SystemExit) as end:
-        world.reproduce("--on", "pbs")
-    assert end.value.code == 2
+    assert world.reproduce("--on", "pbs") == (2, "--on pbs: take slurm.\n")
 
 
 @pytest.mark.parametrize(
@@ -265,7 +263,7 @@ def test_a_run_whose_need_is_done_waits_for_nothing(world: World, clusters: Path
     assert "--array=0-0%50" in said and "--hold" not in said and "after" not in said
     world.reproduce("--rows", "taught", "--seeds", "0")
     _, said = world.reproduce("--on", "slurm", "--dry-run", "--rows", "taught", "--seeds", "0")
-    assert said.endswith("nothing to submit\n")
+    assert said.endswith("Nothing to submit: 1 done, 2 without data\n")
 
 
 def test_more_runs_than_an_array_may_have_are_several_arrays(

@@ -2,9 +2,11 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,12 +16,13 @@ import torch
 
 from scheme_runs import DDP, QUICK, configs, needs, runs, train_checkpoints
 
+pytestmark = pytest.mark.xdist_group("ddp")  # one worker trains the runs, for all of these tests
 RUNS = runs()
 PLACES = {name: place for place, name in enumerate(RUNS)}
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The folder of all runs, trained one after another by the same processes."""
     folder = tmp_path_factory.mktemp("ddp")
     kept = train_checkpoints(folder)
@@ -27,7 +30,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "runs.json").write_text(json.dumps(arguments))
     script = Path(__file__).with_name("ddp_run.py")
     start(str(script), str(folder), STRUCTURED_KERNELS="off")  # numba takes a minute to compile for float64
-    return folder
+    yield folder
+    shutil.rmtree(folder)
 
 
 def start(*command: str, **environment: str) -> None:
@@ -65,6 +69,8 @@ def test_two_processes_equal_one_with_twice_the_batch(name: str, trained: Path) 
     assert two["logged"] == pytest.approx(one["logged"], rel=1e-6, abs=1e-9)
     assert two["curves"].keys() == one["curves"].keys()
     for curve, values in one["curves"].items():
+        if curve == "ratio" and "pictures" in name:
+            continue  # of two means over examples, in each process: their mean is another number
         assert two["curves"][curve] == pytest.approx(values, rel=1e-6, abs=1e-9), curve
 
 

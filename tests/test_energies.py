@@ -296,3 +296,30 @@ def test_at_rest_an_energy_and_its_gradient_are_the_same_and_what_was_made_of_th
     net = energy.net if isinstance(energy, ChainEnergy) else energy.local.net
     reached = torch.autograd.grad(other.sum(), [*net.parameters()], allow_unused=True)
     assert all(gradient is None for gradient in reached)
+
+
+def test_a_chain_that_forbids_nothing_scores_the_same_bits_without_looking_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    energy, (x, y) = chain_energy(True), tags(3)
+    learned = [*energy.parameters()]
+
+    def found() -> list[Tensor]:
+        answers = y.clone().requires_grad_()
+        score = energy.potentials(x, MASK).relaxed().score(answers)
+        return [score, *torch.autograd.grad(score.square().sum(), [answers, *learned])]
+
+    assert not energy.potentials(x, MASK).may_forbid()
+    lean = found()
+    monkeypatch.setattr(ChainPotentials, "may_forbid", lambda _: True)
+    for one, other in zip(lean, found(), strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("name", ["unary", "pairwise", "start", "end"])
+def test_one_forbidden_score_anywhere_is_seen(name: str) -> None:
+    scores = {"unary": torch.zeros(2, 3, 4), "pairwise": torch.zeros(4, 4)}
+    scores |= {"start": torch.zeros(4), "end": torch.zeros(4)}
+    assert not ChainPotentials(**scores).may_forbid()
+    scores[name].view(-1)[0] = float("-inf")
+    assert ChainPotentials(**scores).may_forbid()

@@ -1,14 +1,16 @@
 """Figures are drawn from records, of what is there, and always the same."""
 
+from base64 import b64encode
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import toy_world
 from experiments import store
 from experiments.errors import TableError
-from experiments.page import page, plots
+from experiments.page import masks, page, plots
 from experiments.page.summary import summarise
 from experiments.plan.spec import read_table
 from toy_world import World
@@ -140,3 +142,44 @@ def test_changes_stand_in_the_page_as_a_mean_over_seeds(world: World) -> None:
     text = page.markdown(summarise(read_table("toy")))
     rows = ["| right, changed to | ^ | &lt;b&gt; | A |", "| N | 3.5 |  | 0.5 |", "| A |  | 0.5 |  |"]
     assert [line for line in text.splitlines() if line in rows] == rows
+
+
+MASKS = {"name": "m", "title": "M", "kind": "masks", "column": "easy", "rows": ["plain", "taught"]}
+
+
+def kept(answers: np.ndarray, *iou: float) -> dict[str, Any]:
+    bits = b64encode(np.packbits(answers).tobytes()).decode()
+    return {"height": answers.shape[1], "width": answers.shape[2], "iou": [*iou], "bits": bits}
+
+
+def test_a_figure_of_masks_shows_the_answers_of_one_seed_that_rows_share(world: World) -> None:
+    world.change("tables/toy.yaml", lambda t: t.update(figures=[MASKS]))
+    found = np.random.default_rng(0).random((3, 5, 7)) < 0.5
+    record("plain", 0, 0.5)
+    assert draw() == []
+    for row, seed in (("plain", 1), ("plain", 2), ("taught", 2)):
+        record(row, seed, 0.5, findings={"test/answers": kept(found, 0.25, 1, seed / 4)})
+    assert draw() == ["toy_m.png", "toy_m.svg"]
+    summary = summarise(read_table("toy"))
+    (figure,) = summary.table.figures
+    assert {row: r["seed"] for row, r in masks.of_one_seed(figure, summary).items()} == {
+        "plain": 2,
+        "taught": 2,
+    }
+    (name, pictures, iou), _ = masks.lines_of(figure, summary)
+    assert (name, iou) == (summary.table.rows["plain"].label, [0.25, 1, 0.5])
+    assert np.array_equal(pictures, found)
+    first = (store.RESULTS / "toy_m.png").read_bytes()
+    draw()
+    assert (store.RESULTS / "toy_m.png").read_bytes() == first
+    record("taught", 2, 0.5, findings={"test/answers": kept(~found, 0.25, 1, 0.5)})
+    draw()
+    assert (store.RESULTS / "toy_m.png").read_bytes() != first
+
+
+def test_a_record_of_other_bits_is_left_out_with_a_warning(world: World) -> None:
+    damaged = kept(np.ones((3, 5, 7), bool), 1, 1, 1) | {"height": 50}
+    record("plain", 0, 0.5, findings={"test/answers": damaged})
+    found = summarise(read_table("toy"))
+    assert not found.records
+    assert any("test/answers.bits has to be base64 of 1,050 packed bits" in line for line in found.warnings)

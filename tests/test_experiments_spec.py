@@ -67,6 +67,15 @@ def test_a_row_or_column_that_is_a_word_is_that_of_the_table_so_called(world: Wo
     assert list(table.rows) == list(lender.rows) and list(table.columns) == list(lender.columns)
 
 
+def test_a_borrowed_row_keeps_those_of_its_columns_that_the_table_has(world: World) -> None:
+    lender = Path("conf/tables/lender.yaml")
+    lender.write_text(
+        "rows: {wild: {label: wild, config: [conf/scheme/toy.yaml], columns: [easy, elsewhere]}}\n"
+    )
+    change(world, "rows.wild", "lender")
+    assert read_table("toy").rows["wild"].columns == ("easy",)
+
+
 @pytest.mark.parametrize(
     ("place", "value", "words"),
     [
@@ -123,7 +132,7 @@ def test_a_row_or_column_that_is_a_word_is_that_of_the_table_so_called(world: Wo
         ("rows.plain.config", ["x" * 5000], ["there is no file xxx"]),
         ("rows.plain.needs", ["taught"], ["rows.plain.needs is ['taught']"]),
         ("rows.plain.set", {"model.x": date(2026, 1, 1)}, ["rows.plain.set.model.x is datetime.date"]),
-        ("rows.plain.grid", {"a": [*range(50)], "b": [*range(50)]}, ["more than 1,000 points"]),
+        ("rows.plain.grid", {"a": [1, 2]}, ["rows.plain.grid is not a key of a row"]),
         ("rows.plain.tuned", "../../etc", ["rows.plain.tuned is '../../etc'"]),
         ("reported.plain.easy", [60, -1], ["reported.plain.easy is [60, -1]"]),
         ("reported.plain.easy", True, ["[mean, std]"]),
@@ -237,32 +246,6 @@ def test_every_table_of_the_repository_is_read(root: Path, monkeypatch: pytest.M
         assert not [v.claim.holds for v in found if v.paper is False]  # what a paper concludes, it has shown
 
 
-def test_a_grid_gives_a_row_for_each_point_named_and_labelled_by_it(world: World) -> None:
-    def searched(tree: dict[str, Any]) -> None:
-        tree["rows"]["plain"] |= {
-            "label": "P",
-            "set": {"model.fixed": 3},
-            "grid": {"model.lr": [0.1, 0.2], "model.steps": [1, 5]},
-        }
-        tree["rows"] = {"plain": tree["rows"]["plain"]}
-        tree["metric"]["name"] = "val/example_f1"
-        for key in ("claims", "reported"):
-            tree.pop(key, None)
-
-    world.change("tables/toy.yaml", searched)
-    rows = read_table("toy").rows
-    assert [*rows] == ["plain_0", "plain_1", "plain_2", "plain_3"]
-    assert rows["plain_1"].label == "P: lr 0.1, steps 5"
-    assert rows["plain_2"].set == {"model.fixed": 3, "model.lr": 0.2, "model.steps": 1}
-
-
-def test_a_search_is_judged_on_validation(world: World) -> None:
-    grid = {"model.lr": [0.1, 0.2]}
-    world.table(plain={"grid": grid})
-    with pytest.raises(TableError, match=r"toy.yaml, line \d+: metric.name is test/example_f1; .* val/examp"):
-        read_table("toy")
-
-
 SWEEP = """
 method: grid
 metric: {name: val/example_f1, goal: maximize}
@@ -295,6 +278,8 @@ def test_rows_of_a_sweep_have_its_files_options_and_points_in_the_order_of_its_f
         ({"sweep": "lr", "set": {"a": 1}}, SWEEP, r"rows\.plain\.set comes from the sweep, write it there"),
         ({"sweep": "lr"}, SWEEP.replace("method: grid", "method: random"), "random, a row takes a grid"),
         ({"sweep": "lr"}, SWEEP.replace("--config=conf/data/toy.yaml, ", ""), "no column has that config"),
+        ({"sweep": "lr"}, SWEEP.replace("[8, 16]", str([*range(600)])), "more than 1,000 points"),
+        ({"sweep": "lr"}, SWEEP, r"metric.name is test/example_f1; .* chooses by val/example_f1"),
     ],
 )
 def test_a_row_of_a_sweep_that_does_not_fit_is_refused(
@@ -305,11 +290,4 @@ def test_a_row_of_a_sweep_that_does_not_fit_is_refused(
     world.table(plain=row)
     world.change("tables/toy.yaml", lambda t: t["rows"]["plain"].pop("config"))
     with pytest.raises(TableError, match=says):
-        read_table("toy")
-
-
-@pytest.mark.parametrize("values", [[], 3])
-def test_a_grid_without_a_list_of_values_is_refused(world: World, values: object) -> None:
-    world.change("tables/toy.yaml", lambda t: t["rows"]["plain"].update(grid={"model.lr": values}))
-    with pytest.raises(TableError, match=r"rows\.plain\.grid\.model\.lr is .*has to be a list"):
         read_table("toy")

@@ -11,7 +11,8 @@ import pytest
 
 import toy_world
 from experiments import store
-from experiments.page.summary import Cell, Sample
+from experiments.page.intervals import Sample
+from experiments.page.verdicts import Cell
 from experiments.plan.spec import read_table
 from experiments.run.verify import NOISE, compare
 from toy_world import World, commit

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from energies import free_memory
 from energies.potentials import ChainPotentials
 from inference import chain
-from inference.chain import free_memory
 
 
 def write(root: Path, files: dict[str, str]) -> None:

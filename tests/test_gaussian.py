@@ -1,6 +1,6 @@
 """Gaussian fields against the matrix written out: scores, norms, the best point, its gradients."""
 
-import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from energies.gaussian import GaussianEnergy, GaussianPotentials
+from energies.gaussian import CapEmbeddings, Definite, GaussianEnergy, GaussianPotentials, RaiseRidge
 from energies.spaces import PixelMasks
 from inference import gaussian
 from inference.gaussian.criteria import CrossEntropy
@@ -26,7 +26,9 @@ def field(
     unary = torch.randn(b, n, m, generator=draw, dtype=torch.float64)
     embedding = torch.randn(b, n, d, generator=draw, dtype=torch.float64)
     mask = torch.rand(b, n, generator=draw) < 0.6 if masked else None
-    return GaussianPotentials(unary, embedding if signs else embedding.abs(), 1.5, mask).definite(0.8)
+    return GaussianPotentials(
+        unary, embedding if signs else embedding.abs(), 1.5, mask, CapEmbeddings(0.8)
+    ).definite()
 
 
 def written_out(p: GaussianPotentials, row: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -78,6 +80,7 @@ def test_all_paths_find_the_same_mode_and_gradients(
         second = torch.autograd.grad(first[0].square().sum() + first[1].square().sum(), scores)
         found[path] = [s.detach(), *first, *second]
     for path in ("woodbury", "cg"):
+        torch.testing.assert_close(found["dense"][0], found[path][0], atol=1e-10, rtol=0)
         for one, other in zip(found["dense"], found[path], strict=True):
             torch.testing.assert_close(one, other, atol=1e-9, rtol=1e-9)
 
@@ -132,6 +135,26 @@ def test_scores_and_norms_are_those_of_the_matrix_written_out(
         assert p.largest_eigenvalue()[row].item() == pytest.approx(-mu, abs=1e-10)
 
 
+@pytest.mark.parametrize("masked", [False, True])
+def test_the_norm_of_many_positions_is_estimated_from_pairs(masked: bool) -> None:
+    p = field(3, 300, 2, 4, masked=masked)
+    exact = torch.stack([torch.tensor(np.abs(written_out(p, row)[0]).mean()) for row in range(3)])
+    torch.testing.assert_close(p.pairwise_norm(), exact, rtol=0.1, atol=0)
+    torch.testing.assert_close(p.pairwise_norm(), p.pairwise_norm(), rtol=0, atol=0)  # the same pairs
+    torch.testing.assert_close(p.times(1.0, 3.0).pairwise_norm(), 3 * p.pairwise_norm())
+
+
+@pytest.mark.parametrize("policy", [CapEmbeddings(0.9), RaiseRidge(0.5)])
+def test_the_share_is_that_of_the_field_that_inference_uses(policy: Definite) -> None:
+    p = replace(field(2, 4, 3, 3).times(1.0, 9.0), policy=policy)
+    mu = np.array([-np.linalg.eigvalsh(written_out(p, row)[0])[0] for row in range(2)])
+    expected = 0.9 if isinstance(policy, CapEmbeddings) else (mu / (mu + 0.5)).mean()
+    assert p.balances()["share"].item() == pytest.approx(expected)
+    assert p.balances()["ratio"].item() == pytest.approx(
+        float(p.unary_norm().mean() / p.pairwise_norm().mean())
+    )
+
+
 @pytest.mark.parametrize("m", LABELS)
 def test_no_point_scores_higher_than_the_mode(m: int) -> None:
     p = field(2, 4, m, 3)
@@ -179,35 +202,131 @@ def test_the_gradient_is_the_papers(m: int = 3) -> None:
     torch.testing.assert_close(of_embedding, by_hand)
 
 
-def test_a_field_that_is_not_definite_is_refused_with_advice() -> None:
+def loud_field() -> GaussianPotentials:
+    """Three examples, of which the second has no maximum."""
     p = field(3, 4, 2, 3)
-    loud = GaussianPotentials(p.unary, p.embedding * torch.tensor([1.0, 5.0, 1.0]).view(-1, 1, 1), p.ridge)
+    louder = torch.tensor([1.0, 5.0, 1.0]).view(-1, 1, 1)
+    return GaussianPotentials(p.unary, p.embedding * louder, p.ridge)
+
+
+def test_the_reference_refuses_a_field_without_a_maximum_with_advice() -> None:
+    loud = loud_field()
     mu = float(loud.largest_eigenvalue()[1])
-    for path in ("auto", "dense", "woodbury", "cg"):
-        with pytest.raises(
-            ValueError, match=rf"example 1 .*A A\^T is {mu:.4g} and.*ridge, 1\.5\. Raise the ridge"
-        ):
-            gaussian.mode(loud, path)
+    says = rf"example 1 .*A A\^T is {mu:.4g} and.*ridge, 1\.5\. Raise the ridge"
+    with pytest.raises(ValueError, match=says):
+        gaussian.mode(loud, "dense")
+    for integral in (gaussian.log_partition, gaussian.variances):
+        with pytest.raises(ValueError, match=says):
+            integral(loud)
+
+
+@pytest.mark.parametrize("path", ["auto", "woodbury", "cg"])
+@pytest.mark.parametrize("policy", [CapEmbeddings(), RaiseRidge(0.2)])
+def test_other_paths_warn_and_take_the_field_made_definite(path: gaussian.Path, policy: Definite) -> None:
+    loud = replace(loud_field(), policy=policy)
+    with pytest.warns(UserWarning, match="example 1 has no best answer.*This was done here"):
+        found = gaussian.mode(loud, path, tolerance=1e-13)
+    torch.testing.assert_close(found, gaussian.mode(loud.definite(), "dense"))
+
+
+def test_capped_embeddings_change_only_examples_above_the_share() -> None:
+    loud = loud_field()
     kept = loud.definite()
     assert kept.largest_eigenvalue()[1].item() == pytest.approx(0.9 * 1.5)
-    torch.testing.assert_close(kept.embedding[[0, 2]], p.embedding[[0, 2]])  # the others were definite
-    gaussian.mode(kept)
+    torch.testing.assert_close(kept.embedding[[0, 2]], loud.embedding[[0, 2]])  # the others were definite
+    assert kept.ridge == 1.5
+    torch.testing.assert_close(kept.definite().embedding, kept.embedding)  # once more changes nothing
 
 
-def test_a_field_at_the_edge_of_its_precision_is_refused_with_advice() -> None:
+@few
+@sizes
+def test_the_raised_ridge_is_the_largest_eigenvalue_plus_the_margin(
+    b: int, n: int, m: int, d: int, seed: int, signs: bool, masked: bool
+) -> None:
+    wild = field(b, n, m, d, seed=seed, signs=signs, masked=masked).times(1.0, 100.0)
+    p = replace(wild, policy=RaiseRidge(0.3)).definite()
+    torch.testing.assert_close(p.embedding, wild.embedding)
+    torch.testing.assert_close(p.definite().ridge, p.ridge)
+    found, log_z, variances = gaussian.mode(p).numpy(), gaussian.log_partition(p), gaussian.variances(p)
+    points = torch.randn(p.unary.shape, dtype=torch.float64)
+    scores = p.quadratic(points)
+    for row in range(b):
+        w, u, real = written_out(p, row)
+        mu = max(0.0, -np.linalg.eigvalsh(w)[0]) if real.any() else 0.0
+        ridge = float(p.ridge[row])
+        assert ridge == pytest.approx(mu + 0.3)
+        system = w + ridge * np.eye(len(w))
+        inverse = np.linalg.inv(system)
+        np.testing.assert_allclose(found[row][real], (inverse @ u).reshape(m, -1).T, atol=1e-8)
+        expected = (u @ inverse @ u + len(w) * np.log(2 * np.pi) - np.linalg.slogdet(system)[1]) / 2
+        assert log_z[row].item() == pytest.approx(expected, abs=1e-8)
+        np.testing.assert_allclose(
+            np.diag(inverse).reshape(m, -1)[0], variances[row].numpy()[real], atol=1e-8
+        )
+        s = points[row].numpy()[real].T.reshape(-1)
+        assert scores[row].item() == pytest.approx(-0.5 * s @ system @ s + u @ s, abs=1e-8)
+        assert p.rows(torch.tensor([row])).ridge.item() == ridge
+
+
+@pytest.mark.parametrize("m", LABELS)
+@pytest.mark.parametrize("policy", [CapEmbeddings(0.7), RaiseRidge(0.4)])
+def test_gradients_under_both_policies_are_right_with_the_largest_eigenvalue_constant(
+    m: int, policy: Definite
+) -> None:
+    """No gradient flows through mu_max: with scale and ridge fixed, finite differences agree."""
+    p = field(2, 4, m, 3).times(1.0, 4.0)  # too loud for its ridge
+    scores = [x.clone().requires_grad_() for x in (p.unary, p.embedding)]
+    top = p.largest_eigenvalue()
+    ridge = top + 0.4 if isinstance(policy, RaiseRidge) else p.ridge
+    scale = 1.0 if isinstance(policy, RaiseRidge) else (0.7 * 1.5 / top).sqrt().view(-1, 1, 1)
+
+    def by_hand(unary: Tensor, embedding: Tensor) -> Tensor:
+        return gaussian.mode(GaussianPotentials(unary, scale * embedding, ridge))
+
+    assert torch.autograd.gradcheck(by_hand, scores)
+    assert torch.autograd.gradgradcheck(by_hand, scores)
+    weights = torch.randn_like(p.unary)
+    automatic = gaussian.mode(GaussianPotentials(*scores, p.ridge, policy=policy).definite())
+    torch.testing.assert_close(automatic, by_hand(*scores))
+    for one, other in zip(
+        torch.autograd.grad(automatic, scores, weights),
+        torch.autograd.grad(by_hand(*scores), scores, weights),
+        strict=True,
+    ):
+        torch.testing.assert_close(one, other)
+    for path in ("dense", "cg"):
+        q = GaussianPotentials(p.unary, p.embedding, p.ridge, policy=policy).definite()
+        torch.testing.assert_close(
+            gaussian.mode(q, path, tolerance=1e-13), automatic.detach(), atol=1e-10, rtol=0
+        )
+
+
+def test_a_field_at_the_edge_of_its_precision_is_made_definite() -> None:
     a = torch.tensor([[[1.0], [0.0]], [[0.1], [0.1]]])  # the first has the eigenvalue 1, its ridge
-    with pytest.raises(ValueError, match=r"example 0 has no best answer.*Raise the ridge"):
-        gaussian.mode(GaussianPotentials(torch.ones(2, 2, 2), a))
-    assert re.search("example 3 has no best answer.*Raise the ridge", str(NotDefinite(3)))
+    p = GaussianPotentials(torch.ones(2, 2, 2), a)
+    with pytest.warns(UserWarning, match=r"example 0 has no best answer.*scales its embeddings down"):
+        torch.testing.assert_close(gaussian.mode(p), gaussian.mode(p.definite(), "dense"))
+    assert "example 3 has no best answer" in str(NotDefinite(3))
 
 
-def test_scores_that_are_not_finite_are_named() -> None:
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_scores_that_are_not_finite_are_named(value: float) -> None:
     p = field(2, 3, 2, 2)
-    p.unary[1, 2, 0] = torch.nan
-    with pytest.raises(ValueError, match="example 1 has a unary score that is not finite"):
-        gaussian.mode(p)
+    p.unary[1, 2, 0] = value
+    for path in ("woodbury", "cg", "dense"):
+        with pytest.raises(ValueError, match="example 1 has a unary score that is not finite"):
+            gaussian.mode(p, path)
     hidden = GaussianPotentials(p.unary, p.embedding, mask=torch.tensor([[True] * 3, [True, True, False]]))
     assert bool(gaussian.mode(hidden.definite()).isfinite().all())
+    q = field(2, 3, 2, 2)
+    q.embedding[1, 0, 1] = value
+    says = "example 1 has an embedding that is not finite"
+    for path in ("woodbury", "cg", "dense"):
+        with pytest.raises(ValueError, match=says):
+            gaussian.mode(q, path)
+    for policy in (CapEmbeddings(), RaiseRidge()):
+        with pytest.raises(ValueError, match=says):
+            CrossEntropy().loss(replace(q, policy=policy), torch.zeros(2, 3, dtype=torch.float64))
 
 
 @pytest.mark.parametrize(
@@ -216,6 +335,7 @@ def test_scores_that_are_not_finite_are_named() -> None:
         ((2, 3, 1), (2, 3, 4), {}, "two labels or more"),
         ((2, 3, 2), (2, 4, 4), {}, "make no Gaussian field"),
         ((2, 3, 2), (2, 3, 4), {"ridge": 0.0}, "ridge is 0"),
+        ((2, 3, 2), (2, 3, 4), {"ridge": torch.ones(3)}, "one for each of the 2 examples"),
         ((2, 3, 2), (2, 3, 4), {"mask": torch.ones(2, 4, dtype=torch.bool)}, "need bool of shape"),
     ],
 )

@@ -9,6 +9,7 @@ import torch
 import yaml
 from rich.console import Console
 
+from datamodules.horses import Horses32
 from experiments.run.epochs import read_rows
 from scripts.robustness.kill_test import CELLS, KillTest, Trial, differences, main
 
@@ -28,7 +29,7 @@ def classes(*files: str | Path) -> set[str]:
 
 def test_every_scheme_is_killed() -> None:
     killed = classes(*(word for words in CELLS.values() for word in words if word.endswith(".yaml")))
-    assert killed == classes(*Path("conf/scheme").rglob("*.yaml")) and len(killed) == 9
+    assert killed == classes(*Path("conf/scheme").rglob("*.yaml")) and len(killed) == 10
 
 
 def test_runs_that_are_killed_end_like_a_whole_one(tmp_path: Path) -> None:
@@ -51,6 +52,17 @@ def test_runs_that_are_killed_end_like_a_whole_one(tmp_path: Path) -> None:
     (ours / ".metrics.csv.1.part").touch()
     found = " ".join(differences(ours, whole))
     assert all(word in found for word in ("last.ckpt: state_dict", "metrics.csv: 4: epoch", "files"))
+
+
+@pytest.mark.skipif(Horses32().missing() is not None, reason=str(Horses32().missing()))
+def test_runs_on_random_crops_of_horses_that_are_killed_end_like_a_whole_one(tmp_path: Path) -> None:
+    assert main(["--kills=2", "--cells=horses", f"--folder={tmp_path}"]) == 0
+    crops = yaml.safe_load((tmp_path / "horses/whole/config.yaml").read_text())["data"]["init_args"][
+        "transform"
+    ]
+    assert crops["init_args"] == {"height": 24, "width": 24}
+    events = [json.loads(line)["event"] for line in (tmp_path / "events.jsonl").read_text().splitlines()]
+    assert events.count("kill") == 2 and {*events} == {"kill", "same"}
 
 
 def test_a_run_that_ends_otherwise_is_a_fault(tmp_path: Path) -> None:

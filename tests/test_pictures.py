@@ -1,26 +1,34 @@
 """Horses: the arrays, the networks that read pictures, the energy of a mask, its scores, and training."""
 
 import io
+import zipfile
+from base64 import b64decode
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from sklearn.metrics import jaccard_score
 
 import scripts.train
-from datamodules.errors import FormatError
-from datamodules.horses import Horses32, read_arrays
+from datamodules.errors import DataMismatch, FormatError
+from datamodules.horses import TWINS, VALIDATION, Horses, Horses32, horse_folds, read_arrays, read_horses
+from datamodules.sources.files import Sources
+from datamodules.sources.registry import data_set
 from energies.gaussian import GaussianEnergy
 from energies.masks import MaskEnergy
 from energies.spaces import PixelMasks
+from experiments.errors import UserError
 from inference.gaussian.criteria import CrossEntropy
 from lightning_modules.metrics.masks import MaskScores
 from networks.fcn import FCN, AveragedCrops, pixels
 from networks.unet import UNet
+from scripts.figures import masks as figure_of_masks
 
 HORSES = Horses32()
 needs_horses = pytest.mark.skipif(HORSES.missing() is not None, reason=str(HORSES.missing()))
+needs_native = pytest.mark.skipif(Horses().missing() is not None, reason=str(Horses().missing()))
 
 
 def some_pictures(count: int, side: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -42,6 +50,61 @@ def test_the_published_arrays_are_160_40_and_128_pictures_with_two_valued_masks(
     assert float(shares.mean()) == pytest.approx(0.277, abs=0.005) and float(shares.min()) > 0
     x = data.splits["train"].inputs
     assert x.shape[1:] == (3, 32, 32) and x.dtype == torch.uint8
+
+
+@needs_native
+def test_the_original_pictures_make_five_folds_and_a_part_for_validation() -> None:
+    parts: dict[int, dict[str, torch.Tensor]] = {}
+    for seed in (0, 6):
+        data = Horses(seed=seed)
+        data.setup()
+        assert {part: len(split.y) for part, split in data.splits.items()} == {
+            "train": 222,
+            "validation": 50,
+            "test": 56,
+        }
+        parts[data.test_fold] = {part: split.inputs for part, split in data.splits.items()}
+        for split in data.splits.values():
+            assert split.inputs.dtype == split.y.dtype == torch.uint8
+            assert split.inputs.shape[1:] == (3, 32, 32) and set(split.y.unique().tolist()) == {0, 1}
+    assert [*parts] == [0, 1]  # seed modulo 5
+    assert torch.equal(parts[0]["validation"], parts[1]["validation"])
+    shares = torch.cat([split.y.float().flatten(1).mean(1) for split in data.splits.values()])
+    assert float(shares.mean()) == pytest.approx(0.252, abs=0.001)  # as the README of the data has it
+    assert min(float(x.float().std()) for x in parts[0].values() for x in x) > 10  # none is black
+
+
+@needs_native
+def test_the_original_pictures_are_those_of_the_archive(tmp_path: Path) -> None:
+    """Horse 318 by hand, with its grey picture in place of the black one, at a size of its own."""
+    data = data_set("weizmann_horses")
+    content = Sources().read(data, data.files["train"])
+    x, y = read_horses(content, [317, 318], 16, where="horses.zip")
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        grey = Image.open(archive.open("gray/horse318.jpg"))
+        mask = np.asarray(Image.open(archive.open("figure_ground/horse318.jpg"))) > 127
+    assert np.array_equal(x[1], np.stack([np.asarray(grey.resize((16, 16), Image.Resampling.BOX))] * 3))
+    rows, columns = (((np.arange(16) + 0.5) * side / 16).astype(int) for side in mask.shape)
+    assert np.array_equal(y[1], mask[rows][:, columns])
+    with pytest.raises(FormatError, match=r"horses.zip: .*horse329.jpg.* Get the file again"):
+        read_horses(content, [329], 16, where="horses.zip")
+    with pytest.raises(FormatError, match="this is no whole zip archive"):
+        read_horses(content[:1000], [1], 16, where="horses.zip")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_twins_are_never_in_two_parts(seed: int) -> None:
+    fold = horse_folds(seed)
+    assert all(fold[one - 1] == fold[other - 1] for one, other in TWINS)
+    found, counts = np.unique(fold, return_counts=True)
+    assert found.tolist() == [VALIDATION, 0, 1, 2, 3, 4] and counts.tolist() == [50, 56, 56, 56, 55, 55]
+    assert np.array_equal(fold, horse_folds(seed)) and not np.array_equal(fold, horse_folds(seed + 1))
+
+
+def test_the_split_of_the_tables_stays() -> None:
+    assert np.flatnonzero(horse_folds(0) == VALIDATION)[:6].tolist() == [1, 3, 12, 14, 20, 24]
+    with pytest.raises(DataMismatch, match="test_fold is 5: take a fold of 0 to 4"):
+        Horses(test_fold=5)
 
 
 @pytest.mark.parametrize(
@@ -163,3 +226,42 @@ def test_the_unet_scores_or_embeds_pixels_at_every_scale() -> None:
     assert all(p.grad is not None and bool(p.grad.isfinite().all()) for p in energy.parameters())
     with pytest.raises(ValueError, match=r"18 x 16 pixels: a U-Net of 3 scales.*multiples of 4"):
         unary(torch.zeros(1, 3, 18, 16))
+
+
+def test_the_first_answers_are_kept_packed_with_their_iou() -> None:
+    torch.manual_seed(0)
+    soft, y = torch.rand(11, 6, 10), (torch.rand(11, 6, 10) < 0.4).float()
+    metric = MaskScores()
+    for rows in (slice(0, 3), slice(3, 9), slice(9, 11)):
+        metric.update(soft[rows], y[rows])
+    kept = metric.examples()
+    assert (kept["height"], kept["width"], len(kept["iou"])) == (6, 10, 8)
+    bits = np.unpackbits(np.frombuffer(b64decode(kept["bits"]), np.uint8), count=8 * 60)
+    assert np.array_equal(bits.reshape(8, 6, 10), (soft[:8] >= 0.5).numpy())
+    by_hand = [jaccard_score(t.flatten(), p.flatten() >= 0.5) for t, p in zip(y[:8], soft[:8], strict=True)]
+    assert kept["iou"] == pytest.approx(by_hand, abs=1e-4)
+    metric.reset()
+    assert metric.examples() == {}
+    metric.update(
+        torch.rand(3, 150, 100), torch.ones(3, 150, 100)
+    )  # two of these have 32,768 pixels or fewer
+    assert len(metric.examples()["iou"]) == 2
+
+
+@needs_native
+def test_a_figure_of_masks_with_data_shows_the_pictures_of_its_runs(tmp_path: Path) -> None:
+    """The pictures, truths and IoUs of a table's figure belong together."""
+    data = Horses(test_fold=1)
+    record = {"id": "a", "config": {"data": {"class_path": "datamodules.horses.Horses"}}}
+    record["config"]["data"]["init_args"] = {"test_fold": 1, "transform": {"class_path": "unused"}}
+    data.setup()
+    pictures, truth = figure_of_masks.first_pictures(record, 8)
+    assert pictures.shape == (8, 32, 32, 3) and np.array_equal(truth, data.splits["test"].y[:8].numpy())
+    assert np.array_equal(pictures[3].transpose(2, 0, 1), data.splits["test"].inputs[3].numpy())
+    with pytest.raises(UserError, match="does not say its data"):
+        figure_of_masks.first_pictures({"id": "a"}, 8)
+
+
+def test_a_table_without_a_figure_of_masks_is_told_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert figure_of_masks.main(["quickstart", "--with-data"]) == 2
+    assert "quickstart names no figure of kind masks" in capsys.readouterr().err

@@ -97,6 +97,66 @@ def test_a_grid_trains_each_point_once_counts_what_is_recorded_and_adopts_the_wi
     assert code == 2 and "line 2: the row mine is no sweep's" in said and place.read_text() == found
 
 
+def test_a_winner_over_a_row_of_its_own_file_is_adopted(world: World) -> None:
+    place = Path("conf/tuned/toys/easy.yaml")
+    place.parent.mkdir(parents=True)
+    place.write_text("mine: {model: {init_args: {pause: 0.01}}}\n")
+    write(world, parameters={NOISE: {"value": 0.2}}, command=[*COMMAND, f"--config={place}:mine", "${args}"])
+    code, said = sweep("--jobs", "1", "--adopt", f"{place}:best")
+    assert code == 0 and f"adopted: {place}:best has trial 0" in said
+    row = yaml.safe_load(place.read_text())["best"]
+    assert row == {"over": "mine", "model": {"init_args": {"noise": 0.2}}}
+
+
+def test_a_dry_run_shows_the_trials_of_a_begun_search_and_invents_none(world: World) -> None:
+    pytest.importorskip("optuna")
+    values = {RATE: {"min": 0.001, "max": 0.1}}
+    write(world, method="bayes", parameters=values, command=[*COMMAND, "--trainer.max_epochs=1", "${args}"])
+    code, said = sweep("--dry-run", "--count", "8")
+    assert code == 0 and said.count("planned ") == 2 and "2 planned\n6 more follow: bayes chooses" in said
+    assert not Path("runs/sweeps").exists()
+    assert sweep("--jobs", "1", "--count", "3")[0] == 0
+    found = trials()
+    code, said = sweep("--dry-run", "--count", "8")
+    assert [line.split()[1] for line in said.splitlines() if line.startswith("done")] == [
+        t.run_id for t in found
+    ]
+    assert "3 done\n5 more follow" in said and "planned" not in said
+    assert trials() == found
+    assert "no end" in sweep("--dry-run")[1]
+
+
+def test_a_mistyped_metric_is_mended_in_the_file_alone(world: World) -> None:
+    write(world, metric={"name": "val/example_f2", "goal": "maximize"})
+    assert sweep()[0] == 2 and sweep("--dry-run")[0] == 2 and not [*Path("runs").glob("[0-9a-f]*")]
+    write(world)
+    assert sweep("--jobs", "2")[0] == 0
+
+
+def test_a_sweep_is_told_from_a_table(world: World) -> None:
+    write(world)
+    own = Path("conf/sweeps/toy_sweep.yaml")
+    for option in ("toy_sweep", str(own)):
+        code, said = reproduce(option)
+        assert code == 2 and f"make sweep SWEEP={option}" in " ".join(said.split())
+        assert "has no trials yet" in reproduce(option, "--collect")[1]
+    from scripts import sweep as script
+
+    for table in ("toy", "conf/tables/toy.yaml"):
+        said_here = io.StringIO()
+        assert script.main([table], Console(file=said_here, width=200)) == 2
+        assert f"make reproduce TABLE={table}" in said_here.getvalue()
+
+
+def reproduce(*options: str) -> tuple[int, str]:
+    """Call the command of tables in this process."""
+    from scripts import reproduce as script
+
+    said = io.StringIO()
+    code = script.main([*options], Console(file=said, width=200))
+    return code, said.getvalue()
+
+
 def test_a_row_of_a_sweep_is_replaced_and_its_surroundings_stay(tmp_path: Path) -> None:
     text = "# From the sweep a: old.\nbest:\n  model: {x: 1}\n\n# of the next\nlast: best\n"
     file = tmp_path / "t.yaml"
@@ -162,7 +222,7 @@ def _epoch(progress: Path) -> int:
 def test_two_processes_share_a_sweep_and_ctrl_c_says_how_to_go_on(world: World) -> None:
     write(world, command=SLOW)
     both = [world.start("toy_sweep", "--jobs", "1", module="scripts.sweep") for _ in range(3)]
-    until(lambda: any(_epoch(run) >= 1 for run in Path("runs").glob("[0-9a-f]*/progress.json")))
+    until(lambda: sum(_epoch(run) >= 1 for run in Path("runs").glob("[0-9a-f]*/progress.json")) >= 3)
     both[2].send_signal(signal.SIGINT)
     said, _ = both[2].communicate(timeout=180)
     assert both[2].returncode == 130 and "the same command resumes" in said and "Traceback" not in said
@@ -179,10 +239,36 @@ def test_two_processes_share_a_sweep_and_ctrl_c_says_how_to_go_on(world: World) 
         (
             {"metric": {"name": "val/f1", "goal": "maximize"}},
             [],
-            "metric.name is val/f1, which no validation logs. There are: val/example_f1.",
+            "toy_sweep.yaml, line 3: metric.name is val/f1, which no validation logs. There are: val/example",
         ),
         ({"metric": {"name": "test/example_f1"}}, [], "a sweep judges by validation"),
-        ({"parameters": {"model.init_args.nose": {"values": [1]}}}, [], "Did you mean noise"),
+        (
+            {"parameters": {NOISE: {"value": 0.1}, "model.init_args.nose": {"values": [1]}}},
+            [],
+            "toy_sweep.yaml, line 8: model.init_args.nose: toy_science.ToyScheme has no argument 'nose' "
+            "(at model). Did you mean noise",
+        ),
+        (
+            {"method": "random", "parameters": {RATE: {"values": [0.1, "fast"]}}},
+            ["--count", "1"],
+            f"line 6: {RATE}: Wrong value 'fast' (at model.optimizer.lr): expected float.",
+        ),
+        (
+            {"command": [*COMMAND, "--trainer.max_epoch=3", "${args}"]},
+            ["--dry-run"],
+            "line 14: command: Unknown option --trainer.max_epoch=3. Did you mean --trainer.max_epochs",
+        ),
+        ({"method": "random"}, ["--dry-run"], "random has no end. Say how many trials: COUNT=20"),
+        ({}, ["--engine", "wandbb"], "--engine wandbb: take local or wandb."),
+        ({}, ["--on", "pbs"], "--on pbs: take slurm."),
+        ({}, ["--count", "ten"], "--count ten: take a whole number."),
+        ({}, ["--colect"], "unrecognized arguments: --colect. All options:  python -m scripts.sweep --help"),
+        (
+            {},
+            ["--adopt", "conf/tuned/toys/esay.yaml:cd"],
+            "--adopt conf/tuned/toys/esay.yaml:cd: there is no file conf/tuned/toys/esay.yaml. There are",
+        ),
+        ({}, ["--engine", "wandb", "--adopt", "conf/tuned/toys/easy.yaml:cd"], "leave ENGINE=wandb out"),
         ({"method": "random"}, [], "random has no end. Say how many trials: COUNT=20"),
         ({}, ["--count", "0"], "--count 0: take 1 or more."),
         ({}, ["--jobs", "-1"], "--jobs -1: take 1 or more"),
@@ -202,7 +288,7 @@ def test_a_mistake_is_one_sentence_and_leaves_nothing_behind(
     code, said = sweep(*options)
     assert code == 2 and " ".join(says.split()) in " ".join(said.split()), said
     assert "Traceback" not in said and not world.records("toy_sweep")
-    assert not Path("results/toy_sweep.md").exists()
+    assert not Path("results/toy_sweep.md").exists() and not Path("runs/sweeps").exists()
 
 
 def test_the_command_line_refuses_a_sweep_that_is_not_there_and_draws_without_torch(world: World) -> None:

@@ -83,7 +83,7 @@ def test_the_server_gets_the_file_and_its_agents_train(toys: World, monkeypatch:
     with Server([trial]) as there:
         login(monkeypatch, there)
         code, said = launch(count=1)
-    assert code == 0 and f"agent me/toys/{SWEEP}" in said
+    assert code == 0 and f"agent --forward-signals me/toys/{SWEEP}" in said
     (sent,) = there.of("UpsertSweep")
     assert yaml.safe_load(sent["config"]) == SWEEP_FILE and sent["projectName"] == "toys"
     (asked,) = there.of("CreateAgent")
@@ -160,7 +160,8 @@ def test_trials_are_shared_among_agents() -> None:
     assert server.shares(3, 7) == [3, 2, 2] and server.shares(4, 2) == [1, 1]
     assert server.shares(2, None) == [None, None]
     command = server.agent_command(f"me/toys/{SWEEP}", 3)
-    assert command == [sys.executable, "-m", "wandb", "agent", "--count", "3", f"me/toys/{SWEEP}"]
+    options = ["--forward-signals", "--count", "3"]
+    assert command == [sys.executable, "-m", "wandb", "agent", *options, f"me/toys/{SWEEP}"]
 
 
 def test_without_login_is_one_sentence(toys: World, monkeypatch: pytest.MonkeyPatch) -> None:

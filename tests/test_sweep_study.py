@@ -206,6 +206,8 @@ def test_a_random_sweep_killed_and_resumed_has_the_points_of_an_unbroken_one(fol
 
 def test_a_changed_file_is_told_from_the_same_one(folder: Path) -> None:
     Study.open(toy_sweep(folder, run_cap=3))
+    begun = Study.open(toy_sweep(folder))
+    begun.finish(claimed(begun).number, DONE, 0.5)
     Study.open(toy_sweep(folder, name="another title", early_terminate={"type": "hyperband", "min_iter": 2}))
     changes = {
         "parameter model.a": {
@@ -227,6 +229,29 @@ def test_a_changed_file_is_told_from_the_same_one(folder: Path) -> None:
     with pytest.raises(SweepError, match=r": seed\. Undo"):
         Study.open(toy_sweep(folder), seed=1)
     Study.open(toy_sweep(folder))
+
+
+def test_a_search_without_results_gives_way_to_the_changed_file(folder: Path) -> None:
+    first = Study.open(toy_sweep(folder, metric={"name": "val/mistyped"}))
+    number = claimed(first).number
+    assert [trial.state for trial in Study.known(first.sweep)] == [RUNNING]
+    with pytest.raises(SweepError, match="begun with other settings"):  # it is at work
+        Study.open(toy_sweep(folder))
+    first.release(number)
+    assert Study.known(toy_sweep(folder)) == [] and len(first.trials()) == 1  # a look writes nothing
+    study = Study.open(toy_sweep(folder))
+    assert study.trials() == [] and run_all(study) == list(range(6))
+    with pytest.raises(SweepError, match=r"metric\. Undo the change"):
+        Study.open(first.sweep)
+
+
+def test_a_study_that_was_killed_as_it_began_is_begun_again(folder: Path) -> None:
+    sweep = toy_sweep(folder)
+    path = folder / "runs/sweeps/toy/study.sqlite"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"")
+    assert Study.known(sweep) == [] and path.read_bytes() == b""
+    assert run_all(Study.open(sweep)) == list(range(6))
 
 
 def test_a_held_database_is_one_sentence(folder: Path) -> None:

@@ -12,6 +12,8 @@ from experiments.errors import ClusterError
 from experiments.plan.runs import Plan, Run
 from experiments.run.reproduce import Selection, plan_of, state_of
 
+IMPOSSIBLE = ("BadConstraints", "PartitionConfig", "PartitionNodeLimit", "PartitionTimeLimit")
+
 
 def status(selection: Selection, console: Console) -> int:
     """Print a line for each run, and how many there are of each state; the exit code.
@@ -73,4 +75,6 @@ def _in_queue(
     after = [names[n] for n in run.needs.values() if states.get(n, ("done",))[0] != "done"]
     if after:
         return "waiting", f"job {job.job}, after {', '.join(after)}"
+    if any(reason in job.reason for reason in IMPOSSIBLE):
+        return "queued", f"job {job.job}: no node has what the cluster file asks for. scancel it, submit anew"
     return "queued", f"job {job.job} {job.reason}"

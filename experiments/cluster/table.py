@@ -67,9 +67,9 @@ def submit_table(selection: Selection, cluster: Cluster, console: Console) -> in
             console.print(f"job {job}: {len(runs)} runs, {array.folder}/job.sh", highlight=False)
     render(plan.table, console)
     name = plan.table.name
+    said = f"{len(left)} runs submitted" if left else _nothing(plan, jobs)
     console.print(
-        f"{len(left)} runs submitted. `make status TABLE={name}` shows the queue, `make table TABLE={name}` "
-        "what is done.",
+        f"{said}. `make status TABLE={name}` shows the queue, `make table TABLE={name}` what is done.",
         highlight=False,
         soft_wrap=True,
     )
@@ -97,8 +97,21 @@ def show_table(selection: Selection, cluster: Cluster, console: Console) -> int:
             line = f"{job}_{i:<3} {run.id}  {run.name}{after}"
             console.print(line, highlight=False, markup=False, soft_wrap=True)
     if not left:
-        console.print("nothing to submit")
+        console.print(_nothing(plan, jobs))
     return 0
+
+
+def _nothing(plan: Plan, jobs: Mapping[str, Queued]) -> str:
+    """Why there is nothing to submit."""
+    done, todo = sum(run.done for run in plan.runs), plan.todo()
+    queued = sum(run.id in jobs for run in todo)
+    counts = {
+        "done": done,
+        "in the queue": queued,
+        "at work or waiting elsewhere": len(todo) - queued,
+        "without data": len(plan.runs) - done - len(todo),
+    }
+    return f"Nothing to submit: {', '.join(f'{n} {what}' for what, n in counts.items() if n)}"
 
 
 def in_queue() -> dict[str, Queued]:

@@ -5,13 +5,13 @@ from collections import Counter
 from pathlib import Path
 
 from experiments import store
-from experiments.page.summary import NOT_YET, Summary
+from experiments.page.summary import Summary
+from experiments.page.verdicts import STATES
 
 TRIALS = ".trials.json"  # the end of the name of a sweep's trials
-STATES = ("holds", "fails", NOT_YET)
 COLUMNS = (
     f"| page | in the paper | runs | {' | '.join(STATES)} |",
-    "| --- | --- | ---: | ---: | ---: | ---: |",
+    f"| --- | --- | ---: |{' ---: |' * len(STATES)}",
 )
 LINE = re.compile(r"^\| \[.*\]\((\w+)\.md\) \|.*\|$", re.MULTILINE)
 PAPERS = {  # the key that table files use -> title, address
@@ -28,8 +28,13 @@ PAPERS = {  # the key that table files use -> title, address
 }
 HEAD = """# Results
 
-One line a table. *Runs* counts finished and planned runs. The last three columns count verdicts on the
+One line a table. *Runs* counts finished and planned runs. The last five columns count verdicts on the
 paper's claims, one for each claim and column. `make reproduce TABLE=<name>` runs what is missing.
+
+A verdict goes by the 95 % interval of a difference over seeds. *Holds*: it is above what the claim asks.
+*Fails*: it is below. *Level*: it is within 0.2 points, or within the standard deviation of one run if that is
+more. *Undecided*: it is none of these, or there is one seed. *Not yet*: a run is missing. On each page the
+false-discovery rate is kept at 5 %.
 
 Each finished run is one line of JSON in `<name>.jsonl`: its numbers, config, data, versions, commits and
 processor. Since 23 November 2026 a record lists each start of its run. Older records name the last start.
@@ -39,7 +44,8 @@ curve came out the same, speeds apart. *Within the noise of a seed*: the cell mo
 standard deviation over its seeds. *Different*: it moved by more, or it has one seed.
 
 On a page, † marks a number made with an earlier config. ‡ marks a cell whose runs were made on several kinds
-of processor, or resumed after their code had changed.
+of processor, or resumed after their code had changed. § marks a cell below the *floor* of its column, the
+score of an answer that learns nothing of the inputs.
 """
 FIGURES = """## What energies have learnt of answers
 

@@ -12,7 +12,8 @@ from experiments.errors import StoreError
 from experiments.fields import Fault
 from experiments.page import index, plots, words
 from experiments.page.render import show
-from experiments.page.summary import Cell, Summary, summarise
+from experiments.page.summary import Summary, summarise
+from experiments.page.verdicts import Cell
 from experiments.plan.spec import read_table
 from experiments.plan.table import Changes, Table
 
@@ -84,6 +85,7 @@ def markdown(summary: Summary) -> str:
         grid(summary, marks),
         words.legend(summary) + " Bold: our best in a column. Grey and italic: a paper's number.",
         *(f"## {plain(other.table.title)}\n\n{grid(other, marks)}" for other in summary.measures),
+        _scores(summary, marks),
         *map(plain, words.ratios(summary)),
         *_figures(summary),
         *(_changes(changes, summary) for changes in table.changes),
@@ -118,8 +120,24 @@ def _cell(summary: Summary, cell: Cell, *, bold: bool) -> str:
         upper = f"**{upper}**"
     if cell.paper is None:
         return upper
-    printed = _grey(words.sample(summary.table, cell.paper))
+    printed = _grey(words.printed(summary.table, cell))
     return f"{upper}<br>{printed}" if upper else printed
+
+
+def _scores(summary: Summary, marks: dict[str, list[int]]) -> str:
+    """The rows with runs by several scores, beside each other in each cell."""
+    if not summary.scores:
+        return ""
+    heads = ["method", *(plain(c.label) + _mark(marks, f"column {n}") for n, c in summary.columns.items())]
+    lines = [heads, ["---", *("---:" for _ in summary.columns)]]
+    for name, row in summary.table.rows.items():
+        if not row.cited:
+            lines.append([plain(row.label), *(words.three(summary, name, c) for c in summary.columns)])
+    return (
+        f"## {plain(words.three_heads(summary))}\n\n"
+        + "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        + f"\n\n{plain(words.GRIDLESS)}"
+    )
 
 
 def _claims(summary: Summary) -> str:
@@ -130,7 +148,7 @@ def _claims(summary: Summary) -> str:
             counts = ", ".join(f"{states.count(s)} {s}" for s in dict.fromkeys(states))
             lines.append(f"- {plain(claim.says)} ({code(claim.holds)}): {counts}")
             lines += [f"  - {plain(line)}" for _, line in words.verdicts(view, claim)]
-    return "\n".join(["## Claims", "", *lines]) if lines else ""
+    return "\n".join(["## Claims", "", plain(words.rule(summary)), "", *lines]) if lines else ""
 
 
 def _figures(summary: Summary) -> list[str]:

@@ -1,6 +1,7 @@
 """Figures of a table, as PNG and SVG beside its page. Needs records only, no torch.
 
-Two kinds: `sweep` plots the metric of each row against a value of the row; `curves` plots training curves.
+`sweep` plots the metric of each row against a value of the row; `curves` plots training curves; `masks` shows
+answers.
 """
 
 import statistics
@@ -10,7 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from experiments import store
-from experiments.page.summary import Summary, number, shared_seeds
+from experiments.page import masks
+from experiments.page.summary import Summary, number
+from experiments.page.verdicts import shared_seeds
 from experiments.plan.table import Figure
 
 if TYPE_CHECKING:
@@ -23,7 +26,7 @@ RULES = ("--", ":", "-.")
 
 def draw(summary: Summary) -> list[Path]:
     """Draw the figures of a table that have finished runs; return the files."""
-    return [path for figure in summary.table.figures for path in _draw(figure, summary)]
+    return [path for figure in summary.table.figures for path in draw_one(figure, summary)]
 
 
 def figure_file(table: str, figure: str, kind: str) -> Path:
@@ -31,13 +34,16 @@ def figure_file(table: str, figure: str, kind: str) -> Path:
     return store.RESULTS / f"{table}_{figure}.{kind}"
 
 
-def _draw(figure: Figure, summary: Summary) -> list[Path]:
-    with canvas(figure.name) as (drawing, axes):
+def draw_one(figure: Figure, summary: Summary) -> list[Path]:
+    """Draw a figure if it has finished runs; return its files."""
+    size = masks.size_of(len(figure.rows)) if figure.kind == "masks" else SIZE
+    with canvas(figure.name, size) as (drawing, axes):
         if not KINDS[figure.kind](axes, figure, summary):
             return []
         axes.set(title=_words(figure.title), xlabel=_words(figure.x_label), ylabel=_words(figure.y_label))
-        axes.grid(alpha=0.3)
-        axes.legend(fontsize="small")
+        if figure.kind != "masks":
+            axes.grid(alpha=0.3)
+            axes.legend(fontsize="small")
         files = [figure_file(summary.table.name, figure.name, kind) for kind in ("png", "svg")]
         for path in files:
             save(drawing, path)
@@ -121,7 +127,14 @@ def _curves(axes: "Axes", figure: Figure, summary: Summary) -> bool:
     return drawn
 
 
-KINDS = {"sweep": _sweep, "curves": _curves}
+def _masks(axes: "Axes", figure: Figure, summary: Summary) -> bool:
+    """The answers of each row to the same pictures, each with its IoU."""
+    if lines := masks.lines_of(figure, summary):
+        masks.paint(axes, lines)
+    return bool(lines)
+
+
+KINDS = {"sweep": _sweep, "curves": _curves, "masks": _masks}
 
 
 def _words(text: object) -> str:

@@ -6,9 +6,10 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from experiments.page import words
-from experiments.page.summary import Cell, Summary
+from experiments.page.summary import Summary
+from experiments.page.verdicts import FAILS, HOLDS, LEVEL, NOT_YET, UNDECIDED, Cell
 
-COLORS = {"holds": "green", "fails": "red", "not yet": "yellow"}
+COLORS = {HOLDS: "green", LEVEL: "blue", FAILS: "red", UNDECIDED: "yellow", NOT_YET: "yellow"}
 
 
 def show(summary: Summary, console: Console) -> None:
@@ -20,6 +21,8 @@ def show(summary: Summary, console: Console) -> None:
     console.print(words.legend(summary), style="dim", highlight=False, markup=False)
     for line in words.ratios(summary):
         console.print(line, highlight=False, markup=False)
+    if said := words.rule(summary):
+        console.print(said, style="dim", highlight=False, markup=False)
     for view in (summary, *summary.measures):
         for claim in view.table.claims:
             console.print(
@@ -58,7 +61,7 @@ def _cell(summary: Summary, cell: Cell, *, bold: bool) -> Text:
     text = Text("missing" if missing else upper, style="bold" if bold else "")
     if cell.paper:
         cited = summary.table.rows[cell.row].cited
-        printed = words.sample(summary.table, cell.paper)
+        printed = words.printed(summary.table, cell)
         text.append(
             printed if cited else f"{chr(10) if upper else ''}{printed}", style="grey50 italic not bold"
         )

@@ -3,80 +3,18 @@
 Numbers are in printed units from here on (x100 for F1, say).
 """
 
-import math
-import statistics
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from experiments import starts, store
 from experiments.fields import is_number
-from experiments.plan.claims import Claim, holds
+from experiments.page.intervals import Sample
+from experiments.page.scores import derived
+from experiments.page.verdicts import Cell, Verdict, controlled, judge, starred
 from experiments.plan.table import Changes, Column, Ratio, Table
 
-NOT_YET = "not yet"
 MOST = 9  # tags a side of a table of changes
-ENOUGH = 3  # runs before a difference is tested
-
-
-@dataclass(frozen=True)
-class Sample:
-    """Mean, sample standard deviation (None below two numbers) and how many numbers there are."""
-
-    mean: float
-    std: float | None
-    count: int
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> "Sample":
-        """Summarise numbers."""
-        return cls(
-            statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None, len(values)
-        )
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One row in one column: our numbers, the paper's, and how many runs are planned."""
-
-    row: str
-    column: str
-    ours: Sample | None
-    paper: Sample | None
-    planned: int
-    stale: int = 0
-    mixed: bool = False  # several kinds of processor, or code that changed during a run
-    values: dict[int, float] = field(default_factory=dict)
-
-    def over(self, seeds: Collection[int] | None) -> Sample | None:
-        """Our sample, over the given seeds only if there are any given."""
-        if seeds is None or not self.values:
-            return self.ours
-        return Sample.of([self.values[seed] for seed in seeds])
-
-    @property
-    def difference(self) -> float | None:
-        """Ours minus the paper's."""
-        return None if self.ours is None or self.paper is None else self.ours.mean - self.paper.mean
-
-    @property
-    def p(self) -> float | None:
-        """The p-value of that difference."""
-        return None if self.ours is None or self.paper is None else welch(self.ours, self.paper)
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """A claim in one column (or across columns): holds, fails, or not yet."""
-
-    claim: Claim
-    column: str  # "" across columns
-    state: str
-    numbers: dict[str, float] = field(default_factory=dict)
-    lacking: tuple[str, ...] = ()
-    gap: Sample | None = None  # of two rows in one column: first minus second, paired by seed
-    paper: bool | None = None
-    seeds: tuple[int, ...] | None = None  # if rows have different seeds: those that all have
 
 
 @dataclass(frozen=True)
@@ -91,6 +29,7 @@ class Summary:
     warnings: list[str]
     records: list[store.Record]
     measures: "list[Summary]" = field(default_factory=list)
+    scores: "list[Summary]" = field(default_factory=list)
 
     @property
     def columns(self) -> dict[str, Column]:
@@ -133,6 +72,19 @@ def summarise(table: Table, state: Mapping[str, Any] | None = None) -> Summary:
     """Read the records of a table and judge its claims; `state` is from the table's last start."""
     state = state or {}
     found = store.read_results(table.name)
+    summary = _view(table, state, found)
+    summary.measures.extend(_view(measure, state, found) for measure in table.measures)
+    summary.measures.extend(_view(table, state, found) for table in _unseen(table, found.records))
+    summary.scores.extend(_view(score, state, found) for score in table.scores)
+    for views in ((summary, *summary.measures), *((score,) for score in summary.scores)):
+        judged = controlled([verdict for view in views for verdict in view.verdicts])
+        for view in views:
+            view.verdicts[:], judged = judged[: len(view.verdicts)], judged[len(view.verdicts) :]
+    return summary
+
+
+def _view(table: Table, state: Mapping[str, Any], found: store.Records) -> Summary:
+    """The cells of one metric, with verdicts that do not know of each other yet."""
     cells = {
         (r, c): _cell(table, r, c, found.records, state.get("ids", {}))
         for r in table.rows
@@ -140,19 +92,39 @@ def summarise(table: Table, state: Mapping[str, Any] | None = None) -> Summary:
     }
     summary = Summary(
         table,
-        cells,
+        _over_floors(table, starred(cells)),
         [],
         dict(state.get("missing", {})),
         _failed(table, state.get("ids", {})),
         found.warnings,
         [r for r in found.records if (r["row"], r["column"]) in cells],
     )
-    summary.measures.extend(summarise(measure, state) for measure in table.measures)
     shown = summary.columns
-    summary.verdicts.extend(
-        v for claim in table.claims for v in judge(claim, cells) if not v.column or v.column in shown
-    )
+    verdicts = (v for claim in table.claims for v in judge(claim, summary.cells, table.metric))
+    summary.verdicts.extend(v for v in verdicts if not v.column or v.column in shown)
     return summary
+
+
+def _unseen(table: Table, records: list[store.Record]) -> list[Table]:
+    """The table on test examples whose inputs training lacks, if records tell that of some column."""
+    names = {c: table.metric_name(c).replace("test/", "test_unseen/", 1) for c in table.columns}
+    told = {r["column"] for r in records if names.get(r["column"]) in r["metrics"]}
+    columns = {c: replace(column, metric=names[c]) for c, column in table.columns.items() if c in told}
+    bare: Any = {"reported": {}, "claims": (), "measures": (), "scores": (), "figures": (), "ratios": ()}
+    title = "The same without test examples whose inputs are training inputs"
+    return [replace(table, title=title, columns=columns, changes=(), **bare)] if columns else []
+
+
+def _over_floors(table: Table, cells: dict[tuple[str, str], Cell]) -> dict[tuple[str, str], Cell]:
+    """Mark the cells that are below the floor of their column: ours, and cited ones."""
+    floors = [cells[place] for place in cells if table.rows[place[0]].floor and table.metric.in_points]
+    found = {cell.column: cell.ours.mean for cell in floors if cell.ours}
+
+    def below(cell: Cell) -> bool:
+        shown = cell.paper if table.rows[cell.row].cited else cell.ours
+        return shown is not None and cell.column in found and shown.mean < found[cell.column]
+
+    return {place: replace(cell, below=below(cell)) for place, cell in cells.items()}
 
 
 def _cell(table: Table, row: str, column: str, records: list[store.Record], ids: Mapping[str, str]) -> Cell:
@@ -184,89 +156,8 @@ def number(record: Mapping[str, Any], name: str) -> float | None:
             return None
         return record["seconds"] / record["epochs"] * max(updates) / sum(updates)
     value = record["metrics"].get(name, record.get(name))
-    return float(value) if is_number(value) else None
-
-
-def judge(claim: Claim, cells: Mapping[tuple[str, str], Cell]) -> list[Verdict]:
-    """One verdict per column, or one for the mean over columns."""
-    if claim.across == "mean":
-        per_column = [{row: cells[row, column] for row in claim.rows} for column in claim.on]
-        return [_judge(claim, "", {row: [c[row] for c in per_column] for row in claim.rows})]
-    return [_judge(claim, column, {row: [cells[row, column]] for row in claim.rows}) for column in claim.on]
-
-
-def _judge(claim: Claim, column: str, rows: dict[str, list[Cell]]) -> Verdict:
-    printed = _numbers({r: [c.paper for c in cells] for r, cells in rows.items()})
-    paper = holds(claim, printed) if len(printed) == len(rows) else None
-    if not any(
-        cell.planned for cells in rows.values() for cell in cells
-    ):  # the paper alone proves nothing here
-        return Verdict(claim, column, NOT_YET, lacking=tuple(rows), paper=paper)
-    shared = [
-        shared_seeds([cell for cell in cells if cell.planned]) for cells in zip(*rows.values(), strict=True)
-    ]
-    samples = {
-        r: [c.over(seeds) if c.planned else c.paper for c, seeds in zip(cells, shared, strict=True)]
-        for r, cells in rows.items()
-    }
-    numbers = _numbers(samples)
-    lacking = tuple(row for row in rows if row not in numbers)
-    if lacking:
-        return Verdict(claim, column, NOT_YET, numbers, lacking, paper=paper)
-    gap = gap_between(*(cell for (cell,) in rows.values())) if column and len(rows) == 2 else None
-    state = "holds" if holds(claim, numbers) else "fails"
-    return Verdict(claim, column, state, numbers, gap=gap, paper=paper, seeds=shared[0] if column else None)
-
-
-def gap_between(a: Cell, b: Cell) -> Sample | None:
-    """The difference a - b, paired by seed: all rows with a seed share split and order of examples."""
-    shared = a.values.keys() & b.values.keys()
-    return Sample.of([a.values[seed] - b.values[seed] for seed in sorted(shared)]) if shared else None
-
-
-def shared_seeds(cells: Sequence[Cell]) -> tuple[int, ...] | None:
-    """The seeds that all cells have, if they differ: only these are comparable.
-
-    None if all have the same seeds, or share none: then each counts with all its seeds.
-    """
-    every = [set(cell.values) for cell in cells]
-    shared = set.intersection(*every) if every else set()
-    return tuple(sorted(shared)) if shared and any(own != shared for own in every) else None
-
-
-def _numbers(samples: Mapping[str, Sequence[Sample | None]]) -> dict[str, float]:
-    return {
-        row: statistics.fmean([s.mean for s in found if s])
-        for row, found in samples.items()
-        if found and all(found)
-    }
-
-
-def welch(a: Sample, b: Sample) -> float | None:
-    """Two-sided p of Welch's t-test; None where a side has fewer than three runs or no spread is known."""
-    if min(a.count, b.count) < ENOUGH or a.std is None or b.std is None:
-        return None
-    ours, theirs = a.std / math.sqrt(a.count), b.std / math.sqrt(b.count)
-    error = math.hypot(ours, theirs)
-    if error == 0:
-        return 1.0 if a.mean == b.mean else 0.0
-    freedom = 1 / ((ours / error) ** 4 / (a.count - 1) + (theirs / error) ** 4 / (b.count - 1))
-    return _two_sided((a.mean - b.mean) / error, freedom)
-
-
-def paired(gap: Sample) -> float | None:
-    """Two-sided p of the paired t-test; None where fewer than three pairs are known."""
-    if gap.count < ENOUGH or gap.std is None:
-        return None
-    if gap.std == 0:
-        return 1.0 if gap.mean == 0 else 0.0
-    return _two_sided(gap.mean / gap.std * math.sqrt(gap.count), gap.count - 1)
-
-
-def _two_sided(t: float, freedom: float) -> float:
-    from scipy.special import stdtr
-
-    return float(2 * stdtr(freedom, -abs(t)))
+    value = value if is_number(value) else derived(record, name)
+    return None if value is None else float(value)
 
 
 def _failed(table: Table, ids: Mapping[str, str]) -> dict[str, str]:

@@ -1,20 +1,30 @@
 """Wording of numbers and verdicts, the same on the terminal and on the page."""
 
 from experiments import starts, store
-from experiments.page.summary import NOT_YET, Cell, Sample, Summary, Verdict, paired
+from experiments.page import repeats, scores
+from experiments.page.intervals import ALPHA, MOST, Sample
+from experiments.page.summary import Summary
+from experiments.page.verdicts import NOT_YET, ROOM, UNDECIDED, Cell, Verdict
 from experiments.plan.claims import Claim
 from experiments.plan.table import Table
 
 LEGEND = (
     "mean ± sample standard deviation over seeds (runs finished/planned) [ours - paper]; below it the "
-    "paper's number. *: differs from the paper, Welch p < 0.05. †: made with an earlier config."
+    "paper's number. **: differs from the paper (Welch, two-sided), whether its spread is the standard "
+    "deviation of its runs or the standard error of their mean. *: under one of these readings. †: made with "
+    "an earlier config."
 )
+GRIDLESS = (
+    "Means over seeds, x 100. The threshold is chosen on validation, from one grid of 0.01 to 0.95 for all "
+    "rows; older runs that chose their own did so from 0 to 0.75. -: no run kept F1 by threshold, as runs do "
+    "since 23 November 2026. (1/3): one run of three did."
+)
+BELOW = "§: below the floor of its column, an answer that learns nothing of the inputs."
 MIXED = (
     "‡: its runs were made on several kinds of processor, or resumed after their code had changed. Of nine "
     "SEAL runs repeated on another kind, six came within 0.5. Three differ by 1.4 to 3.7. A tenth, of "
     "static margin on Genbase and with newer code too, differs by 65; the part of the code is not known."
 )
-LEVEL = 0.05
 
 
 def number(table: Table, value: float, *, sign: bool = False) -> str:
@@ -28,22 +38,59 @@ def sample(table: Table, found: Sample) -> str:
     return f"{number(table, found.mean)}{spread}"
 
 
+def printed(table: Table, cell: Cell) -> str:
+    """The paper's number, marked where it is all that a cell has."""
+    assert cell.paper is not None
+    return sample(table, cell.paper) + "§" * (cell.below and cell.ours is None)
+
+
 def ours(table: Table, cell: Cell) -> str:
     """The upper line of a cell."""
     if cell.ours is None:
         return f"- (0/{cell.planned})" if cell.planned else ""
-    done = f" ({cell.ours.count}/{cell.planned})" + "†" * bool(cell.stale) + "‡" * cell.mixed
+    marks = "†" * bool(cell.stale) + "‡" * cell.mixed + "§" * cell.below
+    done = f" ({cell.ours.count}/{cell.planned}){marks}"
     gap = ""
     if cell.difference is not None:
-        star = "*" if cell.p is not None and cell.p < LEVEL else ""
-        gap = f" [{number(table, cell.difference, sign=True)}{star}]"
+        gap = f" [{number(table, cell.difference, sign=True)}{cell.stars}]"
     return f"{sample(table, cell.ours)}{done}{gap}"
 
 
 def legend(summary: Summary) -> str:
     """What the marks in the cells mean."""
-    cells = (cell for view in (summary, *summary.measures) for cell in view.cells.values())
-    return f"{LEGEND} {MIXED}" if any(cell.mixed for cell in cells) else LEGEND
+    cells = [cell for view in (summary, *summary.measures) for cell in view.cells.values()]
+    said = [LEGEND, *[MIXED] * any(cell.mixed for cell in cells), *[BELOW] * any(c.below for c in cells)]
+    return " ".join(said)
+
+
+def rule(summary: Summary) -> str:
+    """How the verdicts of a page are reached, and how many count."""
+    found = [v for view in (summary, *summary.measures) for v in view.verdicts]
+    tests = sum(v.p is not None for v in found)
+    if not found:
+        return ""
+    said = [
+        f"A verdict goes by the {100 - 100 * ALPHA:g} % t-interval of a difference: paired where two or more "
+        "seeds (or folds) pair, by Welch otherwise. Holds: the interval is above what the claim asks. Fails: "
+        f"it is below. Level: it is within {_room(summary.table)} of it. Otherwise, and always with one "
+        "seed, undecided."
+    ]
+    if tests:
+        said.append(
+            f"Among the {tests} verdicts with an interval the false-discovery rate is kept at "
+            f"{100 * ALPHA:g} % (Benjamini-Hochberg): {sum(v.many for v in found)} that alone would hold or "
+            "fail are undecided."
+        )
+    if summary.scores:
+        said.append(
+            "After a verdict: what it is by the other scores of this page, each with a rate of its own."
+        )
+    return " ".join(said)
+
+
+def _room(table: Table) -> str:
+    noise = "the standard deviation of one run"
+    return f"{ROOM} points, or {noise} if that is more," if table.metric.in_points else noise
 
 
 def verdicts(summary: Summary, claim: Claim) -> list[tuple[str, str]]:
@@ -58,22 +105,69 @@ def verdicts(summary: Summary, claim: Claim) -> list[tuple[str, str]]:
 
 
 def verdict(summary: Summary, found: Verdict) -> str:
-    """A verdict with its numbers."""
-    numbers = ", ".join(f"{row} {number(summary.table, value)}" for row, value in found.numbers.items())
-    gap = "" if found.gap is None else _gap(summary.table, found.gap)
+    """A verdict with its numbers and interval, and what would decide it."""
+    table = summary.table
+    numbers = ", ".join(f"{row} {number(table, value)}" for row, value in found.numbers.items())
+    said = [numbers, *_interval(table, found)]
     if found.seeds is not None:
-        gap += f"; of the seeds that all have: {', '.join(map(str, found.seeds))}"
-    printed = "; the paper's own numbers fail it" if found.paper is False else ""
-    return f"{_where(summary, found)}: {found.state} ({numbers}{gap}{printed})"
+        said.append(f"of the seeds that all have: {', '.join(map(str, found.seeds))}")
+    if found.paper is False:
+        said.append("the paper's own numbers fail it")
+    said += _elsewhere(summary, found)
+    return f"{_where(summary, found)}: {found.state}{_needed(found)} ({'; '.join(said)})"
 
 
-def _gap(table: Table, gap: Sample) -> str:
-    """The difference of two rows paired by seed, with its p-value, if there is more than one seed."""
-    if gap.std is None:
+def _interval(table: Table, found: Verdict) -> list[str]:
+    """The difference that decides, with its interval, how many runs it rests on, and the claim's p-value."""
+    if found.part is None or found.part.interval is None or found.p is None:
+        return []
+    low, high = (number(table, end, sign=True) for end in found.part.interval)
+    estimate = found.part.estimate
+    mean = number(table, estimate.mean - found.part.difference.constant, sign=True)
+    how = f"{estimate.count} pairs" if estimate.paired else f"not paired, {estimate.count} runs or more"
+    many = ", too much for so many verdicts" if found.many else ""
+    return [f"{found.part.difference} {mean} [{low}, {high}], {how}, p = {found.p:.2g}{many}"]
+
+
+def _needed(found: Verdict) -> str:
+    """How many seeds would decide an undecided verdict."""
+    if found.state != UNDECIDED:
         return ""
-    chance, mean = paired(gap), number(table, gap.mean, sign=True)
-    spread = f"; seed by seed {mean} ± {number(table, gap.std)}"
-    return spread if chance is None else f"{spread}, paired p = {chance:.2g}"
+    if found.needed is None:
+        return ", one seed"
+    return (
+        f", some {found.needed} seeds would decide" if found.needed <= MOST else f", {MOST} seeds would not"
+    )
+
+
+def _elsewhere(summary: Summary, found: Verdict) -> list[str]:
+    """What the claim is found to be by the other scores; a score with the same numbers is no other."""
+    said = []
+    for view in summary.scores:
+        same = (v for v in view.verdicts if (v.claim, v.column) == (found.claim, found.column))
+        if (other := next(same, None)) and other.numbers != found.numbers:
+            said.append(f"{scores.label(view.table.metric.name)}: {other.state}")
+    return said
+
+
+def three(summary: Summary, row: str, column: str) -> str:
+    """A cell by each of the scores, side by side; with the runs that can tell, if not all can."""
+    cells = [(view.table, view.cells[row, column]) for view in summary.scores]
+    most = max((len(cell.values) for _, cell in cells), default=0)
+    if not most:
+        return ""
+    few = {cell.ours.count for _, cell in cells if cell.ours} - {most}
+    return " · ".join(
+        "-"
+        if cell.ours is None
+        else number(table, cell.ours.mean) + f" ({cell.ours.count}/{most})" * (cell.ours.count in few)
+        for table, cell in cells
+    )
+
+
+def three_heads(summary: Summary) -> str:
+    """What stands in the cells of `three`."""
+    return " · ".join(scores.label(view.table.metric.name) for view in summary.scores)
 
 
 def ratios(summary: Summary) -> list[str]:
@@ -101,7 +195,7 @@ def footnotes(summary: Summary) -> tuple[dict[str, list[int]], list[str]]:
         empty = not any(cell.ours for (_, c), cell in summary.cells.items() if c == name)
         reason = summary.missing.get(name)
         missing = column.unavailable if reason is not None or empty else ""  # the same text on any machine
-        notes = [column.note, missing or (f"Missing: {reason}" if reason else "")]
+        notes = [column.note, repeats.note(column), missing or (f"Missing: {reason}" if reason else "")]
         _add(f"column {name}", notes, marks, texts)
     for name, row in table.rows.items():
         _add(f"row {name}", [row.note], marks, texts)

@@ -39,14 +39,34 @@ def advise(parser: Parser, message: str, files: list[str]) -> str:
     if found := re.search(r"class_path '([\w.]+)':\s+(.*(?:No module|no attribute|not find).*)", message):
         return f"There is no class {found[1]}: {found[2].strip()}. {_near_class(found[1])}"
     if found := re.search(r"Expected an? (.*?)\. Got value: (.*)", message):
-        return f"Wrong value {found[2].strip()!r}{_place(message)}: expected {found[1]}."
+        kind = re.sub(r"<class '([\w.]+)'>|typing\.", r"\1", found[1])
+        return f"Wrong value {found[2].strip()!r}{_place(message)}: expected {kind}."
+    if found := re.search(r"Import path ([\w.]+) does not correspond to a subclass of (\w+)", message):
+        return f"Wrong class {found[1]}{_place(message)}: it is no {found[2]}."
+    if wrong := _wrong_value(message):
+        return wrong
     if found := re.search(r"(?:resolving interpolation|Interpolation key).*\n\s*full_key: ([\w.]+)", message):
         cause = message.splitlines()[0].partition(": ")[2] or message.splitlines()[0]
         return f"{found[1]} refers to a key that no file sets: {cause}. Is a --config missing, or misspelt?"
     if found := re.search(r"arguments are required: (\w+)", message):
         return _not_given(found[1], message, files)
     lines = [line.strip(" -") for line in message.splitlines() if line.strip(" -")]
-    return "Config: " + "\n  ".join([line for line in lines if not line.startswith(NOISE)][-6:])
+    return "Config: " + " ".join([line for line in lines if not line.startswith(NOISE)][-6:])
+
+
+def _wrong_value(message: str) -> str:
+    """A sentence on a value that has none of several types; the innermost one is told."""
+    given = re.search(
+        r"Given value: (?:NestedArg\(key=.*?, val=(.*)\)$|(.*?)(?:\. Got value: .*)?$)", message, re.M
+    )
+    kinds = re.findall(r"Expected a <class '(?:\w+\.)*(\w+)'>", message[: given.start()] if given else "")
+    if given is None or "Problem with given class_path" in message[given.end() :]:
+        return ""
+    kinds = [kind for kind in dict.fromkeys(kinds) if kind != "NoneType"]
+    if not kinds and "Expected a dot import path" in message:
+        kinds = ["class_path with its init_args"]
+    value = given[2] if given[1] is None else given[1].strip("'")
+    return f"Wrong value {value!r}{_place(message)}: expected {' or '.join(kinds)}." if kinds else ""
 
 
 def not_installed(message: str) -> str:

@@ -82,7 +82,12 @@ def compose(layers: Layers) -> Composed:
     try:
         return _parser().resolve(layers.arguments())
     except ConfigError as error:
-        return f"{error} [in {', '.join(layers.files)}]"
+        return f"{error}{files_of(layers)}"
+
+
+def files_of(layers: Layers) -> str:
+    """The end of an error message of a cell."""
+    return f" [in {', '.join(layers.files)}]"
 
 
 def fill(tree: Tree, places: dict[Any, Any]) -> Tree:

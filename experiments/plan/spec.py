@@ -17,12 +17,11 @@ from experiments.plan.claims import Claim, ClaimError, read_claim
 from experiments.plan.keys import REPORTED, TABLE
 from experiments.plan.layers import rows_of
 from experiments.plan.reader import Reader, is_file
-from experiments.plan.table import TUNED, Changes, Column, Figure, Metric, Ratio, Row, Table
+from experiments.plan.table import TABLES, TUNED, Changes, Column, Figure, Metric, Ratio, Row, Table
 from experiments.plan.yaml_file import Tree, YamlFile, read_yaml
-from experiments.sweep.file import SWEEPS, read_sweep
+from experiments.sweep.file import SWEEPS, is_sweep, read_sweep
 
-TABLES = Path("conf/tables")
-POINTS = 1000  # of a grid
+POINTS = 1000  # of a sweep
 
 
 def read_table(name: str) -> Table:
@@ -51,6 +50,8 @@ def _load(name: str) -> YamlFile:
         if is_file(SWEEPS / path.name):
             raise TableError(f"{unknown} There is a sweep of this name:  make sweep SWEEP={path.stem}")
         raise TableError(f"{unknown} {suggest(name, sorted(p.stem for p in TABLES.glob('*.yaml')))}")
+    if is_sweep(str(path)):
+        raise TableError(f"{path} is a sweep, not a table:  make sweep SWEEP={path}")
     return read_yaml(path)
 
 
@@ -62,9 +63,8 @@ class _Reader(Reader):
     def table(self, tree: Tree) -> Table:
         tree = self.keyed("table", "", tree, needed=("title", "metric", "seeds", "columns", "rows"))
         columns = {name: self._column(name, t) for name, t in self._written_out("columns", tree).items()}
-        trees = {
-            name: t for n, rest in self._written_out("rows", tree).items() for name, t in self._grid(n, rest)
-        }
+        written = self._written_out("rows", tree)
+        trees = {name: t for n, rest in written.items() for name, t in self._points(n, rest)}
         rows = {name: self._row(name, t, columns) for name, t in trees.items()}
         if rows.keys() != tree["rows"].keys():
             self._searches(tree, columns)
@@ -89,11 +89,16 @@ class _Reader(Reader):
             changes=tuple(self._changes(*one, rows, columns) for one in _numbered("changes", tree)),
         )
         return replace(
-            table, measures=tuple(self._measure(*one, table) for one in _numbered("measures", tree))
+            table,
+            measures=tuple(self._measure(*one, table) for one in _numbered("measures", tree)),
+            scores=tuple(_scored(table, name) for name in tree.get("scores", [])),
         )
 
     def _written_out(self, kind: str, tree: Tree) -> dict[str, Tree]:
-        """All rows or columns; a word as value is the name of the table that defines the row or column."""
+        """All rows or columns; a word as value is the name of the table that defines the row or column.
+
+        Of the columns that a row of another table names, those stay that this table has.
+        """
         trees = {str(name): t for name, t in tree[kind].items()}
         read: dict[str, YamlFile] = {}
         for name, lender in trees.items():
@@ -107,6 +112,8 @@ class _Reader(Reader):
                 trees[name] = lent.get(name) if isinstance(lent, dict) else None
                 if not isinstance(trees[name], dict):
                     self.fail(place, f" is said to be that of {lender}, and {file.path} writes out none.")
+                if only := trees[name].get("columns"):
+                    trees[name] = {**trees[name], "columns": [c for c in only if c in tree["columns"]]}
         return trees
 
     def _metric(self, tree: Tree, place: str = "metric") -> Metric:
@@ -140,7 +147,7 @@ class _Reader(Reader):
 
     def _figure(self, place: str, tree: Tree, rows: dict[str, Row], columns: dict[str, Column]) -> Figure:
         tree = self.keyed("figure", place, tree, needed=("name", "title", "kind", "column"))
-        shape = {"sweep": ("values",), "curves": ("rows", "curve")}[tree["kind"]]
+        shape = {"sweep": ("values",), "curves": ("rows", "curve"), "masks": ("rows",)}[tree["kind"]]
         self.keyed("figure", place, tree, needed=shape)
         self.known(f"{place}.column", "column", tree["column"], columns)
         for key in ("rows", "values", "lines"):
@@ -161,21 +168,18 @@ class _Reader(Reader):
         config = self._files(f"{place}.config", tree.pop("config", []))
         return Column(name, str(tree.pop("label", name)), config, **tree)
 
-    def _grid(self, name: str, tree: Tree) -> Iterator[tuple[str, Tree]]:
-        """The rows of a tree: itself, or one for each point of `grid` or `sweep`, numbered and labelled."""
+    def _points(self, name: str, tree: Tree) -> Iterator[tuple[str, Tree]]:
+        """The rows of a tree: itself, or one for each point of its `sweep`, numbered and labelled."""
         place = f"rows.{name}"
         if not name.isidentifier() or len(name) > 80:
             self.fail(place, ": a row's name is letters, digits and _, so that claims can say it.")
         rest = self.keyed("row", place, tree)
-        if "sweep" in rest:
-            rest, grid = self._sweep(place, rest)
-        elif "grid" in rest:
-            grid = rest.pop("grid")
-        else:
+        if "sweep" not in rest:
             yield name, rest
             return
+        rest, grid = self._sweep(place, rest)
         if math.prod(map(len, grid.values())) > POINTS:
-            self.fail(f"{place}.grid", f" has more than {POINTS:,} points. Give fewer values.")
+            self.fail(f"{place}.sweep", f" has more than {POINTS:,} points. Give fewer values.")
         for index, point in enumerate(product(*grid.values())):
             values = ", ".join(
                 f"{key.rpartition('.')[2]} {value}" for key, value in zip(grid, point, strict=True)
@@ -185,7 +189,7 @@ class _Reader(Reader):
 
     def _sweep(self, place: str, tree: Tree) -> tuple[Tree, dict[str, list[Any]]]:
         """A row whose files, fixed options and grid are those of a sweep, in the order of its file."""
-        for key in ("config", "set", "grid", "tuned", "cited"):
+        for key in ("config", "set", "tuned", "cited"):
             if key in tree:
                 self.fail(f"{place}.{key}", " comes from the sweep, write it there.")
         try:
@@ -205,7 +209,7 @@ class _Reader(Reader):
         for place, metric in named.items():
             if metric.startswith("test/"):
                 validation = metric.replace("test/", "val/", 1)
-                self.fail(place, f" is {metric}; a table with a grid or a sweep chooses by {validation}.")
+                self.fail(place, f" is {metric}; a table with a sweep chooses by {validation}.")
 
     def _row(self, name: str, tree: Tree, columns: dict[str, Column]) -> Row:
         place, tree = f"rows.{name}", dict(tree)
@@ -301,6 +305,12 @@ class _Reader(Reader):
         for name in names:
             self.is_file(place, name)
         return tuple(names)
+
+
+def _scored(table: Table, name: str) -> Table:
+    """The table by another score of the same scale; the paper's numbers are none of it."""
+    columns = {column.name: replace(column, metric="") for column in table.columns.values()}
+    return replace(table, metric=replace(table.metric, name=name), columns=columns, reported={})
 
 
 def _numbered(kind: str, tree: Tree) -> Iterator[tuple[str, Tree]]:

@@ -7,7 +7,8 @@ from typing import Any
 from experiments.plan.claims import Claim
 from experiments.plan.layers import rows_of
 
-TUNED = Path("conf/tuned")
+TABLES, TUNED = Path("conf/tables"), Path("conf/tuned")
+FLOOR = "floor"  # how the label of such a row begins
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,16 @@ class Metric:
     scale: float = 1.0
     digits: int = 2
     better: str = "higher"
+
+    @property
+    def in_points(self) -> bool:
+        """Whether this is a score from 0 to 100."""
+        return self.scale == 100 and self.better == "higher"
+
+    @property
+    def exact(self) -> bool:
+        """Whether this is the same for every seed: a count of parameters."""
+        return self.name.endswith("_parameters")
 
 
 @dataclass(frozen=True)
@@ -52,6 +63,11 @@ class Row:
         """Whether the row has a paper's numbers only, and no runs."""
         return not self.config
 
+    @property
+    def floor(self) -> bool:
+        """Whether the row says what an answer gets that learns nothing of the inputs."""
+        return self.label.startswith(FLOOR)
+
 
 @dataclass(frozen=True)
 class Ratio:
@@ -70,7 +86,7 @@ class Figure:
     `sweep` plots the metric of each row of `values` against its value. `curves` plots a training curve of
     each of `rows`, of the first seed or of all, divided by the row's value if it has one. Each point is a
     mean over `smooth` points. The x axis is `epoch` or `minutes`; all epochs of a run count as equally long.
-    Curves start after `begins` epochs.
+    Curves start after `begins` epochs. `masks` shows the answers of `rows` to the first test pictures.
     """
 
     name: str
@@ -117,6 +133,7 @@ class Table:
     notes: tuple[str, ...]
     tuned: str = ""
     measures: tuple["Table", ...] = ()  # the same cells with other metrics, such as time
+    scores: tuple["Table", ...] = ()  # the same cells and claims by other scores, beside each other
     figures: tuple[Figure, ...] = ()
     changes: tuple[Changes, ...] = ()
     ratios: tuple[Ratio, ...] = ()

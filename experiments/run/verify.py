@@ -16,7 +16,8 @@ from rich.markup import escape
 from experiments import record, starts, store
 from experiments.errors import TableError
 from experiments.page import words
-from experiments.page.summary import Cell, number, summarise
+from experiments.page.summary import number, summarise
+from experiments.page.verdicts import Cell
 from experiments.plan.runs import Plan
 from experiments.plan.spec import read_table
 from experiments.plan.table import Table

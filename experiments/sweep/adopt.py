@@ -8,7 +8,7 @@ from pathlib import Path
 import yaml
 
 from experiments import store
-from experiments.errors import SweepError
+from experiments.errors import SweepError, suggest
 from experiments.fields import name as is_name
 from experiments.plan.compose import Layers, Parse, compose_all
 from experiments.plan.layers import file_and_row
@@ -35,21 +35,16 @@ def adopt(sweep: Sweep, trials: list[Trial], place: str, parse: Parse) -> str:
     best = best_of(sweep, trials)
     if best is None or best.score is None:
         raise SweepError(f"The sweep {sweep.name} has no finished trial to adopt. Run some first.")
-    before = file.read_bytes() if file.exists() else None
-    text = (before or b"").decode()
+    text = file.read_text()
     after = put(text, row, "\n".join([_comment(sweep, best, trials), *_lines(sweep, best, file, row)]), file)
     if after == text:
         return f"{place} holds the winner already."
     store.write(file, after)
-    if not _makes_the_same(sweep, best, f"{file}:{row}", parse):
-        if before is None:
-            file.unlink()
-        else:
-            store.write(file, text)
-        raise SweepError(
-            f"{place} would not make the run of trial {best.number}: write the parameters of {sweep.path} in "
-            "full, such as model.init_args.inner_steps. Nothing was changed."
-        )
+    try:
+        _makes_the_same(sweep, best, f"{file}:{row}", parse)
+    except BaseException:
+        store.write(file, text)
+        raise
     return f"adopted: {place} has trial {best.number}, {sweep.metric} {best.score:.4f}."
 
 
@@ -61,6 +56,12 @@ def target(sweep: Sweep, place: str) -> tuple[Path, str]:
     if not here or not row or is_name("", row) or not re.fullmatch(r"[\w-]+", row):
         raise SweepError(
             f"--adopt {place}: name a row of a file, such as conf/tuned/seal_mlc/bibtex.yaml:cd."
+        )
+    if not file.is_file():
+        places = sorted(map(str, TUNED.glob("*/*.yaml")))
+        raise SweepError(
+            f"--adopt {place}: there is no file {file}. {suggest(str(file), places)} A new one has to be "
+            f"there, empty:  mkdir -p {file.parent} && touch {file}"
         )
     if f"{file}:{row}" in sweep.layers:
         raise SweepError(
@@ -122,13 +123,17 @@ def _beside(layer: str, file: Path) -> str:
     return row if Path(other) == file else f"{os.path.relpath(other, file.parent)}:{row}"
 
 
-def _makes_the_same(sweep: Sweep, best: Trial, layer: str, parse: Parse) -> bool:
-    """Whether the sweep's other files and the row make the winner's run."""
+def _makes_the_same(sweep: Sweep, best: Trial, layer: str, parse: Parse) -> None:
+    """Refuse a row with which the sweep's other files do not make the winner's run."""
     layers = Layers((*(name for name in sweep.layers if not _is_row(name)), layer))
     found = compose_all({layer: layers}, parse)[layer]
     (config,) = configs_of(sweep, [best.point], parse)
     if isinstance(found, str):
-        return False
+        raise SweepError(f"{layer} would not work, so it was not written: {found}")
     seed = {"seed_everything": seed_of(sweep, best.point)}
     one, two = (run_of(sweep, best.number, best.point | seed, made) for made in (config, found))
-    return one.id == two.id
+    if one.id != two.id:
+        raise SweepError(
+            f"{layer} would not make the run of trial {best.number}, so it was not written: write the "
+            f"parameters of {sweep.path} in full, such as model.init_args.inner_steps."
+        )

@@ -54,11 +54,10 @@ def suggest(
     It depends on the seed and the trials alone.
     """
     number, tried = len(trials), {_key(trial.point) for trial in trials}
-    startup = STARTUP if limit is None else min(STARTUP, math.ceil(limit / 4))
     source = random.Random(f"{seed}/{number}")
     point: Point = {}
     for attempt in range(ATTEMPTS):
-        if number < startup:
+        if number < startup(limit):
             point = random_point(sweep, seed if attempt == 0 else source.getrandbits(32), number)
         else:
             point = _ask(sweep, _rebuilt(sweep, trials, reports, source.getrandbits(32)))
@@ -68,6 +67,11 @@ def suggest(
         return point
     left = [one for one in grid_points(sweep) if _key(one) not in tried]
     return source.choice(left) if left else None
+
+
+def startup(limit: int | None) -> int:
+    """How many points a search of `limit` trials begins with that do not depend on scores."""
+    return STARTUP if limit is None else min(STARTUP, math.ceil(limit / 4))
 
 
 def stops(sweep: Sweep, reports: Reports, number: int) -> bool:

@@ -12,6 +12,7 @@ from experiments import fields as f
 from experiments.errors import SweepError, TableError, short, suggest
 from experiments.plan.layers import file_and_row, rows_of
 from experiments.plan.reader import Reader, is_file
+from experiments.plan.table import TABLES
 from experiments.plan.yaml_file import Tree, read_yaml
 from experiments.sweep.parameters import LARGEST_EXPONENT, SHAPES, Choice, Parameter, build, shape
 
@@ -109,9 +110,14 @@ class Sweep:
     layers: tuple[str, ...]  # config files, the lowest first; loggers are left out
     options: dict[str, Any]  # fixed `--key=value` of the command, as text
     raw: dict[str, Any]  # for wandb.sweep
+    lines: dict[str, int]  # of the file, by parameter; of metric.name, parameters and command too
     early: Early | None = None
     run_cap: int | None = None
     target: float | None = None  # a score that ends the sweep
+
+    def at(self, place: str) -> str:
+        """How a message names a parameter, or another place in the file."""
+        return f"{self.path}, line {self.lines[place]}: {place}"
 
     def better(self, one: float, other: float) -> bool:
         """Whether a score is better than another."""
@@ -127,14 +133,36 @@ def read_sweep(name: str | Path) -> Sweep:
     name = str(name)
     path = Path(name) if name.endswith((".yaml", ".yml")) else SWEEPS / f"{name}.yaml"
     if not is_file(path):
-        names = sorted(p.stem for p in SWEEPS.glob("*.yaml"))
         unknown = f"There is no sweep {f.shown(name)} (looked for {short(str(path))})."
+        if is_file(TABLES / path.name):
+            raise SweepError(f"{unknown} There is a table of this name:  make reproduce TABLE={path.stem}")
+        names = sorted(p.stem for p in SWEEPS.glob("*.yaml"))
         raise SweepError(f"{unknown} {suggest(path.stem, names)}")
     try:
         file = read_yaml(path)
     except TableError as error:
         raise SweepError(str(error)) from None
+    if _kind(file.tree) == "table":
+        raise SweepError(f"{path} is a table, not a sweep:  make reproduce TABLE={name}")
     return _Reader(file).sweep(file.tree)
+
+
+def is_sweep(name: str) -> bool:
+    """Whether a name or a path is that of a sweep, and not of a table."""
+    if not name.endswith((".yaml", ".yml")):
+        return is_file(SWEEPS / f"{name}.yaml") and not is_file(TABLES / f"{name}.yaml")
+    try:
+        return is_file(Path(name)) and _kind(read_yaml(Path(name)).tree) == "sweep"
+    except TableError:
+        return False
+
+
+def _kind(tree: Tree) -> str:
+    """What a file is by its keys: a sweep, a table, or neither."""
+    keys = tree.keys() if isinstance(tree, dict) else set()
+    signs = {"sweep": {"method", "parameters", "command"}, "table": {"rows", "columns"}}
+    found = [kind for kind, words in signs.items() if words & keys]
+    return found[0] if len(found) == 1 else ""
 
 
 class _Reader(Reader):
@@ -157,6 +185,8 @@ class _Reader(Reader):
                 self.fail(place, ": the command sets it too. Keep one.")
         early = tree.get("early_terminate")
         flat = {name: found for name, (_, found) in trees.items()}
+        places = {name: name for name in ("metric.name", "parameters", "command")}
+        places |= {name: place for name, (place, _) in trees.items()}
         return Sweep(
             name=self.path.stem,
             path=self.path,
@@ -168,6 +198,7 @@ class _Reader(Reader):
             layers=layers,
             options=options,
             raw=tree | {"parameters": {name: _for_agent(found) for name, found in flat.items()}},
+            lines={name: self.file.line(place) for name, place in places.items()},
             early=None if early is None else self._early(early),
             run_cap=tree.get("run_cap"),
             target=metric.get("target"),

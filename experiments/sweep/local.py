@@ -12,17 +12,17 @@ from experiments import store
 from experiments.errors import SweepError
 from experiments.plan import compose
 from experiments.plan.runs import Plan, Run
-from experiments.run import workers
+from experiments.run import probe, workers
 from experiments.run.board import board
 from experiments.run.execute import Outcome
 from experiments.run.launch import Launch
 from experiments.run.launch import adopt as record_in
 from experiments.run.reproduce import STOPPED, tell_failed
-from experiments.sweep import adopt, trials
+from experiments.sweep import adopt, bayes, trials
 from experiments.sweep.file import Sweep
 from experiments.sweep.page import keep_trials, read_trials, render
-from experiments.sweep.points import Point, grid_points, grid_size, random_point
-from experiments.sweep.study import DONE, FAILED, PRUNED, Study, Trial
+from experiments.sweep.points import covering, grid_point, grid_points, random_point
+from experiments.sweep.study import DONE, FAILED, PRUNED, Study, Trial, most, reached
 from experiments.sweep.watch import TrialWatch
 
 SHOWN = 10  # points of a dry run of an endless sweep
@@ -31,9 +31,7 @@ SHOWN = 10  # points of a dry run of an endless sweep
 def run(sweep: Sweep, console: Console, *, jobs: int = 0, count: int | None = None) -> int:
     """Run the trials that are left, `count` in all, and render the page; the exit code."""
     jobs = jobs or workers.cores()
-    endless(sweep, count)
     study = Study.open(sweep)
-    _serve(sweep)
     study.retry_failed()
     try:
         launch = _work(sweep, study, console, jobs, count)
@@ -54,7 +52,6 @@ def _work(sweep: Sweep, study: Study, console: Console, jobs: int, count: int | 
     launch = Launch(plan, showing, context, jobs=jobs, threads=workers.threads(), source=source)
     store.sweep(store.RESULTS, older=60)  # other processes may be writing these files
     try:
-        source.compose_first()
         with showing:
             launch.work()
     except KeyboardInterrupt:
@@ -115,20 +112,9 @@ class Trials:
         else:
             self._finish(run, PRUNED if outcome.state == "pruned" else FAILED, outcome.score)
 
-    def compose_first(self) -> None:
-        """Compose a point, or all of a grid at once: a mistake is found before anything is claimed."""
-        points = planned(self.sweep, self.count)[: None if self.sweep.method == "grid" else 1]
-        with self.console.status(f"composing {len(points)} points of {self.sweep.name}"):
-            trials.configs_of(self.sweep, points, _parse(self.jobs))
-
     def _run(self, trial: Trial) -> Run:
         (config,) = trials.configs_of(self.sweep, [trial.point], _parse(1))
-        run = trials.run_of(self.sweep, trial.number, trial.point, config)
-        if not self.plan.runs and (data := config.get("data")):
-            reasons = workers.missing_all(workers.server, {"data": data}, fetch=True)
-            for reason in reasons.values():
-                raise SweepError(reason)
-        return run
+        return trials.run_of(self.sweep, trial.number, trial.point, config)
 
     def _finish(self, run: Run, state: str, score: float | None) -> None:
         number = trials.number_of(run)
@@ -136,8 +122,37 @@ class Trials:
         self.active.pop(number, None)
 
 
-def endless(sweep: Sweep, count: int | None) -> None:
-    """Refuse a sweep that would never end."""
+def check(sweep: Sweep, console: Console, *, count: int | None = None, fetch: bool = True) -> None:
+    """Find what would spoil its trials before there are any; with `fetch` download missing data.
+
+    Raises:
+        SweepError: a parameter or the metric is not there, or the data cannot be fetched.
+    """
+    known = Study.known(sweep)
+    _serve(sweep)
+    points = grid_points(sweep)[: most(sweep, count)] if sweep.method == "grid" else covering(sweep)
+    with console.status(f"composing {len(points)} points of {sweep.name}"):
+        first, *_ = trials.configs_of(sweep, points, _parse(workers.cores()))
+    data = {"data": first["data"]} if "data" in first else {}
+    absent = workers.missing_all(workers.server, data, fetch=fetch)
+    if absent and fetch:
+        raise SweepError(absent["data"])
+    if not absent and not any(trial.score is not None for trial in known):
+        with console.status(f"asking a run of {sweep.name} which scores it logs"):
+            _check_metric(sweep, trials.run_of(sweep, 0, points[0], first))
+
+
+def _check_metric(sweep: Sweep, run: Run) -> None:
+    """Refuse a metric that no callback of a run monitors, and that its first validation does not log."""
+    callbacks = run.config["trainer"].get("callbacks") or []
+    monitored = [(callback.get("init_args") or {}).get("monitor") for callback in callbacks]
+    if sweep.metric not in monitored and (names := probe.logged(run.config)) and sweep.metric not in names:
+        raise SweepError(trials.not_logged(sweep, names))
+
+
+def need(sweep: Sweep, count: int | None) -> None:
+    """Refuse a sweep that would never end, or that needs a package which is not here."""
+    bayes.need(sweep)
     if sweep.method != "grid" and count is None and sweep.run_cap is None and sweep.target is None:
         raise SweepError(
             f"{sweep.path}: {sweep.method} has no end. Say how many trials: COUNT=20 (--count 20), or "
@@ -148,8 +163,7 @@ def endless(sweep: Sweep, count: int | None) -> None:
 def check_adoption(sweep: Sweep, place: str) -> None:
     """Refuse a place for the winner before anything runs."""
     file, row = adopt.target(sweep, place)
-    text = file.read_text() if file.exists() else ""
-    adopt.put(text, row, "", file)
+    adopt.put(file.read_text(), row, "", file)
 
 
 def adopt_best(sweep: Sweep, place: str, console: Console) -> None:
@@ -169,27 +183,53 @@ def _parse(jobs: int) -> compose.Parse:
 
 
 def dry_run(sweep: Sweep, console: Console, *, count: int | None = None) -> int:
-    """Print the points, and which of them are done; the exit code. Points of bayes depend on scores."""
-    _serve(sweep)
-    points = planned(sweep, count)
+    """Print the trials so far, and those to come as far as they are known; the exit code."""
+    check(sweep, console, count=count, fetch=False)
+    known = Study.known(sweep)
+    ahead = [] if reached(sweep, known) else coming(sweep, known, count)
+    points = [trial.point for trial in [*known, *ahead]]
+    configs = trials.configs_of(sweep, points, _parse(workers.cores()))
     counts: dict[str, int] = {}
-    known = store.finished()
-    for number, config in enumerate(trials.configs_of(sweep, points, _parse(workers.cores()))):
-        run = trials.run_of(sweep, number, points[number], config)
-        state = "done" if run.id in known or store.read_record(run.id) else "planned"
+    recorded = store.finished()
+    for trial, config in zip([*known, *ahead], configs, strict=True):
+        run = trials.run_of(sweep, trial.number, trial.point, config)
+        state = trial.state
+        if trial in ahead:
+            state = DONE if run.id in recorded or store.read_record(run.id) else "planned"
         counts[state] = counts.get(state, 0) + 1
-        values = ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in points[number].items())
+        values = ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in trial.point.items())
         line = f"{state:8} {run.id}  {run.name}  [dim]{escape(values)}[/dim]"
         console.print(line, highlight=False, soft_wrap=True)
     console.print(", ".join(f"{n} {state}" for state, n in counts.items()))
-    if sweep.method == "bayes":
-        console.print("These are points at random; bayes chooses further ones by the scores of earlier ones.")
+    if said := _rest(sweep, len(points), known, count):
+        console.print(said, highlight=False, soft_wrap=True)
     return 0
 
 
-def planned(sweep: Sweep, count: int | None) -> list[Point]:
-    """The first points of a sweep."""
-    most = min(n for n in (count, sweep.run_cap, grid_size(sweep), 10**9) if n is not None)
-    if sweep.method == "grid":
-        return grid_points(sweep)[:most]
-    return [random_point(sweep, 0, number) for number in range(min(most, count or SHOWN))]
+def coming(sweep: Sweep, known: list[Trial], count: int | None) -> list[Trial]:
+    """The next trials whose points do not depend on scores; at most SHOWN of a sweep without a limit."""
+    limit, found = most(sweep, count), list[Trial]()
+    end = len(known) + SHOWN if limit is None else limit
+    if sweep.method == "bayes":
+        end = min(end, bayes.startup(limit))
+    for number in range(len(known), end):
+        if sweep.method == "grid":
+            point = grid_point(sweep, number)
+        elif sweep.method == "random":
+            point = random_point(sweep, 0, number)
+        else:
+            point = bayes.suggest(sweep, [*known, *found], {}, 0, limit) or {}
+        found.append(Trial(number, point))
+    return found
+
+
+def _rest(sweep: Sweep, shown: int, known: list[Trial], count: int | None) -> str:
+    """A sentence on the trials that are not shown."""
+    limit = most(sweep, count)
+    if reached(sweep, known):
+        return f"The target {sweep.target} is reached: no trial would follow."
+    if limit is None:
+        return f"Trials follow until {sweep.metric} reaches {sweep.target}."
+    if sweep.method == "bayes" and shown < limit:
+        return f"{limit - shown} more follow: bayes chooses their points by the scores of earlier ones."
+    return ""

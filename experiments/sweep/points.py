@@ -5,6 +5,7 @@ import random
 from typing import Any
 
 from experiments.sweep.file import Sweep
+from experiments.sweep.parameters import Choice
 
 Point = dict[str, Any]  # values by dotted name
 
@@ -28,6 +29,16 @@ def grid_point(sweep: Sweep, number: int) -> Point:
 def grid_points(sweep: Sweep) -> list[Point]:
     """All points of a grid, in order."""
     return [grid_point(sweep, number) for number in range(grid_size(sweep) or 0)]
+
+
+def covering(sweep: Sweep) -> list[Point]:
+    """A few points that have each value of each choice."""
+    choices = {name: one.values for name, one in sweep.parameters.items() if isinstance(one, Choice)}
+    number = max(map(len, choices.values()), default=1)
+    return [
+        random_point(sweep, 0, i) | {name: values[i % len(values)] for name, values in choices.items()}
+        for i in range(number)
+    ]
 
 
 def random_point(sweep: Sweep, seed: int, number: int) -> Point:

@@ -26,7 +26,8 @@ def launch(
     more = " ".join(agent_command(path, None, python="python"))
     console.print(f"more agents, here or elsewhere:  {more}", highlight=False, soft_wrap=True)
     commands = [agent_command(path, share) for share in shares(jobs, count)]
-    agents = [subprocess.Popen(command, env=environment()) for command in commands]
+    # Ctrl-C of the terminal reaches this process alone, which passes it on once
+    agents = [subprocess.Popen(command, env=environment(), start_new_session=True) for command in commands]
     try:
         codes = [agent.wait() for agent in agents]
     except KeyboardInterrupt:
@@ -69,7 +70,7 @@ def create(sweep: "Sweep", *, project: str | None = None, entity: str | None = N
 def agent_command(path: str, count: int | None, *, python: str = sys.executable) -> list[str]:
     """The command line of an agent that runs `count` trials of a sweep, or all that are left."""
     limit = ["--count", str(count)] if count else []
-    return [python, "-m", "wandb", "agent", *limit, path]
+    return [python, "-m", "wandb", "agent", "--forward-signals", *limit, path]
 
 
 def environment() -> dict[str, str]:
@@ -86,10 +87,10 @@ def shares(jobs: int, count: int | None) -> list[int | None]:
 
 
 def _stop(agents: list[subprocess.Popen[bytes]]) -> None:
-    """End agents and their trials: an agent passes on its second notice."""
-    for _ in range(2):
+    """End agents, which pass the notice on to their trials and wait for them, as any further Ctrl-C."""
+    while any(agent.poll() is None for agent in agents):
         for agent in agents:
-            with suppress(ProcessLookupError):
-                agent.terminate()
-    for agent in agents:
-        agent.wait()
+            agent.terminate()
+        with suppress(KeyboardInterrupt):
+            for agent in agents:
+                agent.wait()

@@ -76,6 +76,15 @@ class Study:
             study._compare(db)
         return study
 
+    @classmethod
+    def known(cls, sweep: Sweep) -> list[Trial]:
+        """The trials of a sweep so far; nothing is written."""
+        study = cls(sweep, study_file(sweep))
+        if not study.path.exists() or not study.path.stat().st_size:  # a full disk leaves it empty
+            return []
+        with study._transaction() as db:
+            return study._trials(db) if study._continues(db) else []
+
     def claim(self, count: int | None = None) -> Trial | None:
         """The next trial to run, now `running`: a waiting or abandoned one, or else a new point.
 
@@ -83,8 +92,8 @@ class Study:
         other processes run are not waited for: see `running`.
         """
         with self._transaction() as db:
-            limit = self._limit(count)
-            if self._reached(db):
+            limit = most(self.sweep, count)
+            if reached(self.sweep, self._trials(db)):
                 return None
             trial = self._abandoned(db, limit) or self._new(db, limit)
             if trial is not None:
@@ -160,16 +169,6 @@ class Study:
         with self._transaction() as db:
             return self._reports(db).get(number, {})
 
-    def _limit(self, count: int | None) -> int | None:
-        size = grid_size(self.sweep) if self.sweep.method != "random" else None
-        given = [limit for limit in (count, self.sweep.run_cap, size) if limit is not None]
-        return min(given, default=None)
-
-    def _reached(self, db: sqlite3.Connection) -> bool:
-        scores = [t.score for t in self._trials(db) if t.state == DONE and t.score is not None]
-        target = self.sweep.target
-        return target is not None and any(not self.sweep.better(target, score) for score in scores)
-
     def _abandoned(self, db: sqlite3.Connection, limit: int | None) -> Trial | None:
         row = db.execute(
             f"SELECT {COLUMNS} FROM trial WHERE number < ? AND (state = ? OR (state = ? AND beat <= ?)) "
@@ -198,19 +197,29 @@ class Study:
         return trial
 
     def _compare(self, db: sqlite3.Connection) -> None:
-        """Keep what the sweep searches; refuse a file of another search."""
+        """Keep what the sweep searches; a search without results gives way to it."""
+        if not self._continues(db):
+            for table in ("sweep", "trial", "report"):
+                db.execute(f"DELETE FROM {table}")
+            db.executemany("INSERT INTO sweep VALUES (?, ?)", _searched(self.sweep, self.seed).items())
+
+    def _continues(self, db: sqlite3.Connection) -> bool:
+        """Whether the study is of this search; False if it is empty, or of another without results.
+
+        Raises:
+            SweepError: another search has results here, or is at work.
+        """
         now = _searched(self.sweep, self.seed)
         then = dict(db.execute("SELECT key, value FROM sweep").fetchall())
-        if not then:
-            db.executemany("INSERT INTO sweep VALUES (?, ?)", now.items())
-            return
         changed = [key for key in sorted(now.keys() | then.keys()) if now.get(key) != then.get(key)]
-        if changed:
+        query = "SELECT COUNT(*) FROM trial WHERE score IS NOT NULL OR (state = ? AND beat > ?)"
+        if changed and db.execute(query, (RUNNING, time.time() - self.lease)).fetchone()[0]:
             raise SweepError(
                 f"{self.path} was begun with other settings than {self.sweep.path} has now: "
                 f"{', '.join(changed)}. Undo the change to continue, save the file under another name for a "
                 f"new sweep, or remove {self.path.parent} to begin anew (finished runs are kept)."
             )
+        return not changed
 
     def _trials(self, db: sqlite3.Connection) -> list[Trial]:
         return [_trial(row) for row in db.execute(f"SELECT {COLUMNS} FROM trial ORDER BY number")]
@@ -240,6 +249,18 @@ class Study:
                 db.execute("COMMIT")
         except sqlite3.Error as error:
             raise SweepError(_explain(error, self.path, self.busy)) from None
+
+
+def most(sweep: Sweep, count: int | None) -> int | None:
+    """The number of trials in all, at most; None if there is no end."""
+    size = grid_size(sweep) if sweep.method != "random" else None
+    return min((limit for limit in (count, sweep.run_cap, size) if limit is not None), default=None)
+
+
+def reached(sweep: Sweep, trials: list[Trial]) -> bool:
+    """Whether a finished trial has the target."""
+    scores = [trial.score for trial in trials if trial.state == DONE and trial.score is not None]
+    return sweep.target is not None and any(not sweep.better(sweep.target, score) for score in scores)
 
 
 def study_file(sweep: Sweep) -> Path:

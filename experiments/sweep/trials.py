@@ -1,6 +1,6 @@
 """A trial as a run: the sweep's layers, its fixed options and a point, composed as a cell of a table is."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,14 +62,27 @@ def configs_of(sweep: Sweep, points: Sequence[Point], parse: compose.Parse) -> l
     Raises:
         SweepError: a config cannot be composed, such as for a parameter that does not exist.
     """
-    cells = {layers: layers for layers in (layers_of(sweep, point) for point in points)}
-    found = compose.compose_all(cells, parse)
-    configs: dict[compose.Layers, dict[str, Any]] = {}
-    for layers, config in found.items():
+    cells = [layers_of(sweep, point) for point in points]
+    found = compose.compose_all({layers: layers for layers in cells}, parse)
+    configs = []
+    for point, layers in zip(points, cells, strict=True):
+        config = found[layers]
         if isinstance(config, str):
-            raise SweepError(f"{sweep.path}: {config}")
-        configs[layers] = config
-    return [configs[layers_of(sweep, point)] for point in points]
+            raise SweepError(f"{sweep.at(_culprit(sweep, point, config, parse))}: {_bare(config, layers)}")
+        configs.append(config)
+    return configs
+
+
+def _culprit(sweep: Sweep, point: Point, fault: str, parse: compose.Parse) -> str:
+    """The parameter that has the fault of a point also without the others, or `command`, or all of them."""
+    alone: dict[str, Point] = {"command": {}, **{name: {name: value} for name, value in point.items()}}
+    found = parse([layers_of(sweep, one) for one in alone.values()])
+    return next((name for name, one in zip(alone, found, strict=True) if one == fault), "parameters")
+
+
+def _bare(fault: str, layers: compose.Layers) -> str:
+    """A fault without its list of files."""
+    return fault.removesuffix(compose.files_of(layers))
 
 
 def run_of(sweep: Sweep, number: int, point: Point, config: Mapping[str, Any]) -> Run:
@@ -86,7 +99,8 @@ def seed_of(sweep: Sweep, point: Point) -> int:
     seed = (sweep.options | point).get(SEED, 0)
     seed = int(seed) if isinstance(seed, str) and seed.isdecimal() else seed
     if not is_seed(seed):
-        raise SweepError(f"{sweep.path}: {SEED} is {seed}; a seed is a whole number, 0 or more.")
+        place = sweep.at(SEED if SEED in point else "command")
+        raise SweepError(f"{place}: the seed is {seed}; it has to be a whole number, 0 or more.")
     return seed
 
 
@@ -102,7 +116,7 @@ def score_of(sweep: Sweep, record: store.Record) -> float:
     return float(score)
 
 
-def not_logged(sweep: Sweep, metrics: Mapping[str, Any]) -> str:
+def not_logged(sweep: Sweep, metrics: Iterable[str]) -> str:
     """A sentence on a metric that validation does not log."""
     names = sorted(name for name in metrics if name.startswith("val/"))
-    return f"{sweep.path}: metric.name is {sweep.metric}, which no validation logs. {suggest('', names)}"
+    return f"{sweep.at('metric.name')} is {sweep.metric}, which no validation logs. {suggest('', names)}"

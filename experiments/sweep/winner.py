@@ -51,4 +51,5 @@ def written(layer: dict[str, Any]) -> str:
 
 def flow(value: object) -> str:
     """A value as YAML in one line."""
-    return yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=10**6).strip()
+    text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=10**6)
+    return text.removesuffix("...\n").strip()  # the end of a document that is one word

@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from energies.free_memory import free_bytes
 from energies.potentials import ChainPotentials
-from inference.chain.free_memory import free_bytes
 from inference.chain.reference import Chain, forward_messages, log_partition
 
 FORBIDDEN = float("-inf")

@@ -4,6 +4,7 @@ Shapes: B examples, N positions, M labels, D features; positions may have severa
 """
 
 import math
+import warnings
 from typing import Literal
 
 import torch
@@ -11,7 +12,15 @@ from jaxtyping import Float
 from torch import Tensor
 
 from energies.gaussian import GaussianPotentials
-from inference.gaussian.solve import Cholesky, ConjugateGradient, NotDefinite, Solved, Solver, log_determinant
+from inference.gaussian.solve import (
+    Cholesky,
+    ConjugateGradient,
+    NotDefinite,
+    Solved,
+    Solver,
+    log_determinant,
+    ridge_of,
+)
 
 Path = Literal["auto", "dense", "cg", "woodbury"]
 
@@ -28,22 +37,29 @@ def mode(p: GaussianPotentials, path: Path = "auto", *, tolerance: float = 1e-5)
     - `dense` is the reference: it solves the system of N M equations, which has B (N M)^2 numbers.
     - `auto` is `woodbury`, or `cg` where features and positions are many.
 
+    Where the system of an example is not positive definite, F has no maximum: `dense` raises an error, the
+    others warn and take the mode of `p.definite()`.
+
     Raises:
-        ValueError: an unknown path; or the system of an example is not positive definite, so F has no
-            maximum.
+        ValueError: an unknown path; a score that is not finite; with `dense`, F has no maximum.
     """
     if path == "dense":
         _check_definite(p)
         return _dense(p)
-    unary, a = p.flat()
     try:
-        found = Solved.apply(unary, a, _solver(path, a, p, tolerance)).reshape(p.unary.shape)
-    except NotDefinite:
-        _check_definite(p)
-        raise
+        found = _solved(p, path, tolerance)
+    except NotDefinite as error:
+        p.check_finite()
+        warnings.warn(f"{error} This was done here.", stacklevel=2)
+        found = _solved(p.definite(), path, tolerance)
     if not bool(found.isfinite().all()):
-        _check_definite(p)
+        p.check_finite()
     return found
+
+
+def _solved(p: GaussianPotentials, path: Path = "auto", tolerance: float = 1e-5) -> Tensor:
+    unary, a = p.flat()
+    return Solved.apply(unary, a, _solver(path, a, p, tolerance)).reshape(p.unary.shape)
 
 
 def log_partition(p: GaussianPotentials) -> Float[Tensor, " B"]:
@@ -52,13 +68,17 @@ def log_partition(p: GaussianPotentials) -> Float[Tensor, " B"]:
     1/2 U^T s* + 1/2 (N M log 2 pi - log det(W + lambda I)).
 
     Raises:
-        ValueError: see `mode`.
+        ValueError: the system of an example is not positive definite, so the integral is infinite.
     """
-    best, labels = mode(p), p.unary.shape[-1]
-    unary, a = p.flat()
+    try:
+        best = _solved(p)
+    except NotDefinite:
+        _check_definite(p)
+        raise
+    (unary, a), labels = p.flat(), p.unary.shape[-1]
     hidden = a.new_zeros(len(a)) if p.mask is None else labels * (~p.mask).flatten(1).sum(1).to(a.dtype)
     count = unary[0].numel() - hidden  # a masked position adds log lambda for each label
-    determinant = log_determinant(a, p.ridge, labels) - hidden * math.log(p.ridge)
+    determinant = log_determinant(a, p.ridge, labels) - hidden * ridge_of(a, p.ridge).log().flatten()
     value = (unary * best.reshape(unary.shape)).sum((1, 2))
     return (value + count * math.log(2 * math.pi) - determinant) / 2
 
@@ -67,7 +87,7 @@ def variances(p: GaussianPotentials) -> Float[Tensor, "B *N"]:
     """The variance of s at each position under exp F, the same for each label; 1 / lambda where masked.
 
     Raises:
-        ValueError: see `mode`.
+        ValueError: the system of an example is not positive definite.
     """
     try:
         solver = Cholesky(p.flat()[1], p.ridge, p.unary.shape[-1])
@@ -93,23 +113,19 @@ def _dense(p: GaussianPotentials) -> Tensor:
     labels = unary.shape[-1]
     others = 1 - torch.eye(labels, dtype=a.dtype, device=a.device)  # J - I
     pairwise = torch.einsum("bij,mn->bimjn", a @ a.mT, others).flatten(3, 4).flatten(1, 2)  # W
-    ridge = p.ridge * torch.eye(pairwise.shape[-1], dtype=a.dtype, device=a.device)
+    ridge = ridge_of(a, p.ridge) * torch.eye(pairwise.shape[-1], dtype=a.dtype, device=a.device)
     return torch.linalg.solve(pairwise + ridge, unary.flatten(1)).view_as(p.unary)
 
 
 @torch.no_grad()
 def _check_definite(p: GaussianPotentials) -> None:
-    for name, scores in zip(("unary score", "embedding"), p.flat(), strict=True):
-        if not bool(scores.isfinite().all()):
-            row = int((~scores.isfinite()).flatten(1).any(1).nonzero()[0])
-            raise ValueError(
-                f"example {row} has a {name} that is not finite: look for its cause in the networks."
-            )
+    p.check_finite()
     top = p.largest_eigenvalue()
-    if bool((top >= p.ridge).any()):
-        row = int((top >= p.ridge).nonzero()[0])
+    ridge = torch.as_tensor(p.ridge).expand_as(top)
+    if bool((top >= ridge).any()):
+        row = int((top >= ridge).nonzero()[0])
         raise ValueError(
             f"example {row} has no best answer: the largest eigenvalue of A A^T is {float(top[row]):.4g} and "
-            f"must be below the ridge, {p.ridge:g}. Raise the ridge, or scale the embeddings down, as "
-            "GaussianPotentials.definite() does."
+            f"must be below the ridge, {float(ridge[row]):g}. Raise the ridge, or scale the embeddings down, "
+            "as GaussianPotentials.definite() does."
         )

@@ -17,26 +17,19 @@ from inference.base import Criterion
 class CrossEntropy(Criterion[GaussianPotentials]):
     """Mean over positions of -log softmax(s*)_gold, for the point s* of highest score.   [Scaling eqs. 5, 14]
 
-    The marginals are softmax(s*), and their argmax is the answer. Where the largest eigenvalue of K is above
-    `share` of the ridge, the embeddings are scaled down so that the system stays positive definite.
+    The marginals are softmax(s*), and their argmax is the answer. The field is made definite by its policy.
     """
-
-    share: float = 0.9
-
-    def __post_init__(self) -> None:
-        if not 0 < self.share < 1:
-            raise ValueError(f"share is {self.share}: take a number between 0 and 1.")
 
     def loss(self, p: GaussianPotentials, y: Float[Tensor, "B ..."]) -> Float[Tensor, " B"]:
         """See Criterion; y is a mask with two labels, one-hot with more."""
-        logs = (gaussian.mode(p.definite(self.share)).log_softmax(-1) * p.point(y)).sum(-1)  # (B, *N)
+        logs = (gaussian.mode(p.definite()).log_softmax(-1) * p.point(y)).sum(-1)  # (B, *N)
         if p.mask is not None:
             logs = logs.masked_fill(~p.mask, 0)
         return -logs.flatten(1).sum(1) / p.num_positions()
 
     def predict(self, p: GaussianPotentials) -> Float[Tensor, "B ..."]:
         """See Criterion: the marginals; with two labels only those of label 1."""
-        marginals = gaussian.mode(p.definite(self.share)).softmax(-1)
+        marginals = gaussian.mode(p.definite()).softmax(-1)
         if p.mask is not None:
             marginals = marginals.masked_fill(~p.mask.unsqueeze(-1), 0)
         return marginals[..., 1] if marginals.shape[-1] == 2 else marginals

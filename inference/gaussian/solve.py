@@ -12,7 +12,6 @@ solution, its gradient, and the gradient's own gradient.
 Shapes: B examples, N positions, M labels, D features; A (B, N, D), right-hand sides and solutions (B, N, M).
 """
 
-import math
 from abc import ABC, abstractmethod
 from typing import Any
 
@@ -21,6 +20,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from energies.gaussian import lower_gram
+from energies.potentials import Factor
 from inference.linear import conjugate_gradient, row_dot
 
 
@@ -29,16 +29,16 @@ class NotDefinite(ValueError):
 
     def __init__(self, row: int) -> None:
         super().__init__(
-            f"example {row} has no best answer: lambda I - K is not positive definite. Raise the "
-            "ridge, or scale the embeddings down, as GaussianPotentials.definite() does."
+            f"example {row} has no best answer: lambda I - K is not positive definite. "
+            "GaussianPotentials.definite() scales its embeddings down, or raises the ridge."
         )
 
 
 class Solver(ABC):
     """(W + lambda I)^-1 of one batch of embeddings, which are constants here."""
 
-    def __init__(self, a: Float[Tensor, "B N D"], ridge: float, labels: int) -> None:
-        self.a, self.ridge, self.others = a.detach(), ridge, labels - 1
+    def __init__(self, a: Float[Tensor, "B N D"], ridge: Factor, labels: int) -> None:
+        self.a, self.ridge, self.others = a.detach(), ridge_of(a, ridge), labels - 1
 
     @abstractmethod
     def __call__(self, rhs: Float[Tensor, "B N M"]) -> Float[Tensor, "B N M"]:
@@ -57,7 +57,7 @@ class Cholesky(Solver):
         NotDefinite: a factor does not exist.
     """
 
-    def __init__(self, a: Float[Tensor, "B N D"], ridge: float, labels: int) -> None:
+    def __init__(self, a: Float[Tensor, "B N D"], ridge: Factor, labels: int) -> None:
         super().__init__(a, ridge, labels)
         self.by_features = a.shape[2] <= a.shape[1]
         gram = lower_gram(self.a if self.by_features else self.a.mT)
@@ -88,10 +88,10 @@ class Cholesky(Solver):
         if not self.by_features:
             return torch.cholesky_inverse(factor).diagonal(0, 1, 2)
         halves = torch.linalg.solve_triangular(factor, self.a.mT, upper=False)
-        return (1 + sign * halves.square().sum(1)) / self.ridge
+        return (1 + sign * halves.square().sum(1)) / self.ridge[:, 0]
 
     def _plus_ridge(self, matrix: Tensor) -> Tensor:
-        matrix.diagonal(0, 1, 2).add_(self.ridge)
+        matrix.diagonal(0, 1, 2).add_(self.ridge[:, 0])
         return matrix
 
 
@@ -109,7 +109,7 @@ class ConjugateGradient(Solver):
     steps: Tensor
 
     def __init__(
-        self, a: Float[Tensor, "B N D"], ridge: float, labels: int, *, tolerance: float = 1e-5
+        self, a: Float[Tensor, "B N D"], ridge: Factor, labels: int, *, tolerance: float = 1e-5
     ) -> None:
         super().__init__(a, ridge, labels)
         self.tolerance, self.most = tolerance, 2 * min(a.shape[1:]) + 20
@@ -140,18 +140,24 @@ class ConjugateGradient(Solver):
         return torch.baddbmm(self.ridge * z, self.sign * (z @ self.a), self.a.mT)
 
 
-def log_determinant(a: Float[Tensor, "B N D"], ridge: float, labels: int) -> Float[Tensor, " B"]:
+def ridge_of(a: Float[Tensor, "B N D"], ridge: Factor) -> Float[Tensor, "#B 1 1"]:
+    """lambda, a constant; one number is (1, 1, 1)."""
+    return torch.as_tensor(ridge, dtype=a.dtype, device=a.device).detach().view(-1, 1, 1)
+
+
+def log_determinant(a: Float[Tensor, "B N D"], ridge: Factor, labels: int) -> Float[Tensor, " B"]:
     """Of W + lambda I: that of lambda I - K, M-1 times, and that of (M-1) K + lambda I.
 
     With D <= N, det(lambda I_N - A A^T) = lambda^(N - D) det(lambda I_D - A^T A).
     """
     gram = a.mT @ a if a.shape[2] <= a.shape[1] else a @ a.mT
-    eye = ridge * torch.eye(gram.shape[1], dtype=a.dtype, device=a.device)
+    each = ridge_of(a, ridge)
+    eye = each * torch.eye(gram.shape[1], dtype=a.dtype, device=a.device)
     rest, mean = (
         2 * torch.linalg.cholesky(matrix).diagonal(0, 1, 2).log().sum(1)
         for matrix in (eye - gram, eye + (labels - 1) * gram)
     )
-    return (labels - 1) * rest + mean + labels * (a.shape[1] - gram.shape[1]) * math.log(ridge)
+    return (labels - 1) * rest + mean + labels * (a.shape[1] - gram.shape[1]) * each.log().flatten()
 
 
 class Solved(torch.autograd.Function):

@@ -3,9 +3,16 @@
 Shapes: B pictures, H x W pixels.
 """
 
+from base64 import b64encode
+from typing import Any
+
+import numpy as np
 import torch
 from torch import Tensor
 from torchmetrics import Metric
+
+EXAMPLES = 8  # pictures whose answers are kept
+MOST_PIXELS = EXAMPLES * 64 * 64  # of all kept answers; of larger pictures fewer are kept
 
 
 class MaskScores(Metric):
@@ -17,7 +24,7 @@ class MaskScores(Metric):
     - soft_iou: sum of minima over sum of maxima of the soft masks, averaged over pictures.
 
     A pixel is the object's where its probability reaches 1/2. Where neither mask has a pixel of a class, its
-    IoU is 1.
+    IoU is 1. The first hard masks are kept, so that a figure of them needs no new run: see `examples`.
     """
 
     full_state_update = False
@@ -30,12 +37,15 @@ class MaskScores(Metric):
         self.add_state("sums", torch.zeros(4, dtype=torch.float64), dist_reduce_fx="sum")
         for name in ("pictures", "pixels"):
             self.add_state(name, torch.zeros((), dtype=torch.long), dist_reduce_fx="sum")
+        self._kept: list[tuple[Tensor, Tensor]] = []  # hard masks (H, W) and their IoU
 
     def update(self, probability: Tensor, y: Tensor) -> None:
         """Add a batch: soft masks and true masks, (B, H, W)."""
         soft, true = probability.flatten(1), y.flatten(1)
         found, real = soft >= 0.5, true >= 0.5
         iou, background = _ratio(found & real, found | real), _ratio(~found & ~real, ~found | ~real)
+        room = min(EXAMPLES, MOST_PIXELS // found.shape[1]) - len(self._kept)
+        self._kept += zip(found[: max(0, room)].view(-1, *y.shape[1:]), iou, strict=False)
         scores = (
             iou.sum(),
             (iou + background).sum() / 2,
@@ -45,6 +55,23 @@ class MaskScores(Metric):
         self.sums += torch.stack([score.double() for score in scores])
         self.pictures += len(y)
         self.pixels += y.numel()
+
+    def examples(self) -> dict[str, Any]:
+        """The first masks, if any: the bits of all, row by row, packed and in base64; the IoU of each."""
+        if not self._kept:
+            return {}
+        masks = torch.stack([mask for mask, _ in self._kept]).cpu().numpy()
+        return {
+            "height": masks.shape[1],
+            "width": masks.shape[2],
+            "iou": [round(float(iou), 4) for _, iou in self._kept],
+            "bits": b64encode(np.packbits(masks).tobytes()).decode(),
+        }
+
+    def reset(self) -> None:
+        """Forget all batches."""
+        super().reset()
+        self._kept = []
 
     def compute(self) -> dict[str, Tensor]:
         """All four, in [0, 1]."""

@@ -44,7 +44,7 @@ def field(side: int, features: int, dtype: torch.dtype = torch.float32) -> Gauss
     unary = torch.randn(1, positions, 2, generator=draw, dtype=torch.float64)
     a = torch.randn(1, positions, features, generator=draw, dtype=torch.float64)
     a = a * torch.logspace(0, -1, features, dtype=torch.float64)
-    p = GaussianPotentials(unary, 10 * a / math.sqrt(positions)).definite(0.9)
+    p = GaussianPotentials(unary, 10 * a / math.sqrt(positions)).definite()
     return GaussianPotentials(unary.to(dtype), p.embedding.to(dtype))
 
 
@@ -64,7 +64,7 @@ def by_low_rank(p: GaussianPotentials) -> Tensor:
     """linear_operator's Woodbury solve, of (lambda I + K) twice."""
     operators = import_module("linear_operator.operators")
     a, b = parts(p)
-    diagonal = operators.ConstantDiagLinearOperator(a.new_full((1,), p.ridge), len(a))
+    diagonal = operators.ConstantDiagLinearOperator(a.new_full((1,), float(p.ridge)), len(a))
 
     def solve(rhs: Tensor) -> Tensor:
         root = operators.LowRankRootLinearOperator(a)
@@ -77,7 +77,7 @@ def by_cg(p: GaussianPotentials) -> Tensor:
     """linear_operator's conjugate gradient."""
     operators, settings = (import_module(f"linear_operator.{name}") for name in ("operators", "settings"))
     a, b = parts(p)
-    diagonal = operators.ConstantDiagLinearOperator(a.new_full((1,), p.ridge), len(a))
+    diagonal = operators.ConstantDiagLinearOperator(a.new_full((1,), float(p.ridge)), len(a))
     found = []
     with settings.max_cholesky_size(0), settings.cg_tolerance(TOLERANCE), settings.max_preconditioner_size(0):
         for column, sign in enumerate((1.0, -1.0)):

@@ -33,7 +33,7 @@ from scripts.peers.bare import trainer
 from scripts.peers.timing import show, side_by_side
 
 TWEETS, BATCH = 1000, 10
-EPOCHS = 3  # enough to hide the start of a run
+EPOCHS = 10  # enough to hide the start of a run
 LENGTHS, LONGEST = (14.7, 8.0), 38  # mean, deviation and longest of the tweets to train on
 WORDS, DIMS, WIDTH, TAGS = 10_550, 125, 100, 25
 PAPER = {"separated": 66, "shared": 78, "stacked": 92}  # examples a second, hardware not named
@@ -75,9 +75,9 @@ def ways() -> dict[str, InfNet]:
     }
 
 
-def scheme(module: InfNet, data: Batches) -> None:
+def scheme(module: InfNet, data: Batches, epochs: int = EPOCHS) -> None:
     """The epochs under the Trainer."""
-    trainer(max_epochs=EPOCHS).fit(module, data)
+    trainer(max_epochs=epochs).fit(module, data)
 
 
 class BareLoop:
@@ -90,11 +90,11 @@ class BareLoop:
         self.tagger, self.head, self.energy = networks.test, networks.head, energy
         self.tables = energy.pairwise, energy.start, energy.end
 
-    def train(self, data: Batches) -> None:
+    def train(self, data: Batches, epochs: int = EPOCHS) -> None:
         """The epochs."""
         moved = sgd([*self.tagger.parameters(), *self.head.parameters()])
         taught = adam(self.energy.parameters())
-        for epoch in range(EPOCHS):
+        for epoch in range(epochs):
             data.set_epoch(epoch)
             for batch in data:
                 assert batch.mask is not None
@@ -144,13 +144,13 @@ def cost(guess: Tensor, y: Tensor, mask: Tensor) -> Tensor:
 
 
 def check() -> None:
-    """After training the scheme and the bare loop have the same weights."""
-    module, data = ways()["stacked"], tweets()
+    """After two epochs of float64 both have the same weights; over ten a rounding grows until they part."""
+    module, data = ways()["stacked"].double(), tweets()
     bare = deepcopy(module)
-    scheme(module, data)
-    BareLoop(bare).train(data)
+    scheme(module, data, epochs=2)
+    BareLoop(bare).train(data, epochs=2)
     for (name, p), q in zip(module.named_parameters(), bare.parameters(), strict=True):
-        assert torch.allclose(p, q, rtol=1e-4, atol=1e-5), f"{name}: the scheme and the bare loop part ways"
+        assert torch.allclose(p, q, rtol=1e-9, atol=1e-12), f"{name}: the scheme and the bare loop part ways"
 
 
 def contenders() -> dict[str, Callable[[], object]]:

@@ -34,7 +34,7 @@ from losses.objectives import Guesses, NCERanking
 from networks.inputs import Sequences
 from networks.lenet import LeNet
 from networks.mlp import LabelMLP
-from scripts.peers.bare import CD, FEATURES, LABELS, NCE, ROWS, Loop, adamw, rows, trainer
+from scripts.peers.bare import CD, FEATURES, LABELS, NCE, ROWS, FCNCrossEntropy, Loop, adamw, rows, trainer
 from scripts.peers.timing import show, side_by_side
 
 NETS = {"bibtex 1836-400-400-159": (FEATURES, LABELS, 2, 400), "tiny 8-8-8": (8, 8, 1, 8)}
@@ -212,6 +212,7 @@ def main() -> None:
     quiet_lightning()
     warnings.filterwarnings("ignore")
     show("one training step", loops(), "bare loop")
+    show("one step of FCN-CE, 8 windows of 24 x 24", {"horses": beside(FCNCrossEntropy)}, "bare loop")
     show(
         "one step of a scheme with an energy",
         {kind.__name__: beside(kind) for kind in (NCE, CD)},

@@ -1,25 +1,30 @@
-"""Schemes on label sets beside bare loops that take the same steps with the same random numbers."""
+"""Schemes beside bare loops that take the same steps with the same random numbers."""
 
 from abc import ABC, abstractmethod
 from functools import cache, partial
 
 import pytorch_lightning as pl
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from datamodules.batches import Batch, Batches
+from datamodules.transforms import RandomCrop
 from energies.base import SumEnergy
 from energies.mlc import LabelMixEnergy, LocalEnergy
-from energies.spaces import LabelSets
+from energies.spaces import LabelSets, PixelMasks
 from inference.bilevel import Bilevel, Dual, Neumann, OuterStep
 from inference.guesses import Combined, GuessContext, Point, Sampled
 from lightning_modules.base import Scheme
 from lightning_modules.bookkeeping import mix
+from lightning_modules.cross_entropy import CrossEntropy
 from lightning_modules.implicit import Implicit
+from lightning_modules.metrics.masks import MaskScores
 from lightning_modules.metrics.multilabel import MultiLabelScores
 from lightning_modules.seal_dynamic import SealDynamic
 from losses.objectives import Contrastive, EnergyFn, NCERanking
 from losses.task import EnergyAndSupervision
+from networks.fcn import FCN
 from networks.mlp import LabelMLP
 
 FEATURES, LABELS, ROWS = 1836, 159, 32 * 139  # those of bibtex
@@ -46,22 +51,14 @@ def trainer(**options: object) -> pl.Trainer:
 
 
 class Loop(ABC):
-    """A task-net and an energy of bibtex, trained by a scheme or by a bare loop, for one epoch."""
+    """Networks trained by a scheme or by a bare loop."""
 
-    space = LabelSets(LABELS)
-    layers: int
-    width: int
-    patterns: int
-    dropout = 0.0
-    count: int  # of rows in an epoch
-    steps: int  # of any optimizer in an epoch
+    epochs = 1
+    steps: int  # of any optimizer, in all
 
-    def __init__(self) -> None:
-        torch.manual_seed(0)
-        sizes = {"num_layers": self.layers, "width": self.width}
-        net = partial(LabelMLP, FEATURES, LABELS, dropout=self.dropout, **sizes)
-        self.task = net()
-        self.energy = SumEnergy(LocalEnergy(net()), LabelMixEnergy(LABELS, self.patterns))
+    @abstractmethod
+    def networks(self) -> list[nn.Module]:
+        """All that is trained."""
 
     @abstractmethod
     def module(self) -> Scheme:
@@ -73,7 +70,43 @@ class Loop(ABC):
 
     def scheme(self) -> None:
         """The scheme under the Trainer."""
-        trainer().fit(self.module(), self.data())
+        trainer(max_epochs=self.epochs).fit(self.module(), self.data())
+
+    @abstractmethod
+    def data(self) -> Batches:
+        """The batches of an epoch."""
+
+    @classmethod
+    def check(cls) -> None:
+        """Both end with the same weights."""
+        one, other = cls(), cls()
+        one.bare()
+        other.scheme()
+        for mine, theirs in zip(one.networks(), other.networks(), strict=True):
+            for p, q in zip(mine.parameters(), theirs.parameters(), strict=True):
+                assert torch.equal(p, q), f"{cls.__name__}: the scheme and the bare loop part ways"
+
+
+class LabelLoop(Loop):
+    """A task-net and an energy of bibtex, trained for one epoch."""
+
+    space = LabelSets(LABELS)
+    layers: int
+    width: int
+    patterns: int
+    dropout = 0.0
+    count: int  # of rows in an epoch
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        sizes = {"num_layers": self.layers, "width": self.width}
+        net = partial(LabelMLP, FEATURES, LABELS, dropout=self.dropout, **sizes)
+        self.task = net()
+        self.energy = SumEnergy(LocalEnergy(net()), LabelMixEnergy(LABELS, self.patterns))
+
+    def networks(self) -> list[nn.Module]:
+        """Both."""
+        return [self.task, self.energy]
 
     def data(self) -> Batches:
         """The batches of an epoch."""
@@ -83,18 +116,47 @@ class Loop(ABC):
         """Arguments of every scheme."""
         return {"space": self.space, "metric": MultiLabelScores(LABELS)}
 
-    @classmethod
-    def check(cls) -> None:
-        """Both end with the same weights."""
-        one, other = cls(), cls()
-        one.bare()
-        other.scheme()
-        for mine, theirs in ((one.task, other.task), (one.energy, other.energy)):
-            for p, q in zip(mine.parameters(), theirs.parameters(), strict=True):
-                assert torch.equal(p, q), f"{cls.__name__}: the scheme and the bare loop part ways"
+
+class FCNCrossEntropy(Loop):
+    """FCN-CE as on the horses: batches of 8 random windows, Adam, clipping; random pictures."""
+
+    pictures, epochs = 160, 5
+    steps = epochs * pictures // 8
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        self.task, self.space = FCN(), PixelMasks()
+        self.optimizer = partial(torch.optim.Adam, lr=2e-3, weight_decay=5.9e-5, fused=True)
+
+    def networks(self) -> list[nn.Module]:
+        """The task-net."""
+        return [self.task]
+
+    def data(self) -> Batches:
+        """The same pictures each time."""
+        draw = torch.Generator().manual_seed(0)
+        x = torch.randint(256, (self.pictures, 3, 32, 32), generator=draw, dtype=torch.uint8)
+        y = (torch.rand(self.pictures, 32, 32, generator=draw) < 0.3).to(torch.uint8)
+        return Batches(x, y, batch_size=8, seed=0, transform=RandomCrop(24, 24))
+
+    def module(self) -> CrossEntropy:
+        return CrossEntropy(self.task, self.optimizer, space=self.space, metric=MaskScores(), clip_norm=8.0)
+
+    def bare(self) -> None:
+        """With PyTorch alone but for the batches."""
+        optimizer, data = self.optimizer(self.task.parameters()), self.data()
+        for epoch in range(self.epochs):
+            data.set_epoch(epoch)
+            for batch in data:
+                logits = self.task(batch.inputs)
+                loss = F.binary_cross_entropy_with_logits(logits, batch.y, reduction="none")
+                optimizer.zero_grad()
+                loss.mean((-2, -1)).mean().backward()
+                nn.utils.clip_grad_norm_(self.task.parameters(), 8.0)
+                optimizer.step()
 
 
-class NCE(Loop):
+class NCE(LabelLoop):
     """SEAL-dynamic NCE as released: 12 energy steps and a task step, 5 times a batch."""
 
     layers, width, patterns, count = 2, 400, 200, 32 * 4
@@ -148,7 +210,7 @@ class NCE(Loop):
         return self.objective(self.energy, self.space, batch.inputs, batch.y, drawn)
 
 
-class CD(Loop):
+class CD(LabelLoop):
     """Implicit with contrastive divergence: 5 steps of the task-net, one of the energy, K = 5."""
 
     layers, width, patterns, dropout, count = 2, 150, 16, 0.5, ROWS

@@ -66,7 +66,8 @@ columns:
 rows:
   ce: {label: CE, config: [conf/scheme/cross_entropy.yaml], note: "see [there](there.md)"}
   nce: {label: NCE, config: conf/scheme/energy_net.yaml, needs: {model.x: ce}, columns: [one]}
-  point: {label: P, config: [conf/scheme/energy_net.yaml], set: {model.y: 1}, grid: {model.lr: [0.1, 0.2]}}
+  point_0: {label: P, config: [conf/scheme/energy_net.yaml], set: {model.y: 1, model.lr: 0.1}}
+  point_1: {label: P, config: [conf/scheme/energy_net.yaml], set: {model.y: 1, model.lr: 0.2}}
   cited: {label: Somebody 2009, cited: true}
 reported: {ce: {one: [60.0, 1.5], two: 3}, cited: {one: 55.4}}
 claims:

@@ -43,11 +43,13 @@ SIGNALS = {signal.SIGKILL: 8, signal.SIGINT: 1, signal.SIGTERM: 1}  # with their
 PATIENCE = 120.0  # seconds that a stop may take on a loaded machine
 SETS = ("conf/data/generated.yaml", "--data.num_rows=300", "--data.num_features=12", "--data.num_labels=6")
 CHAINS = ("conf/data/ocr.yaml",)
+HORSES = ("conf/data/weizmann_horses_32.yaml", "--data.batch_size=80")  # of which training takes random crops
 NEEDS = {
     "seal_static": ("energy", "energy_net"),
     "nce": ("guesser", "cross_entropy"),
 }  # part: whose
 CELLS = {
+    "floor": (*SETS, "conf/scheme/floor.yaml"),
     "cross_entropy": (*SETS, "conf/scheme/cross_entropy.yaml"),
     "energy_net": (*SETS, "conf/scheme/energy_net.yaml", "conf/objective/dvn.yaml"),
     "nce": (*SETS, "conf/scheme/energy_net.yaml", "conf/objective/nce.yaml"),
@@ -62,6 +64,11 @@ CELLS = {
     "crf_joint": (*CHAINS, "conf/scheme/crf_joint.yaml", "conf/objective/marginal_ce.yaml"),
     "crf_stage": (*CHAINS, "conf/scheme/crf_stage.yaml", "conf/objective/marginal_ce.yaml"),
     "crf_scaled": (*CHAINS, "conf/scheme/crf_scaled.yaml", "conf/objective/marginal_ce.yaml"),
+    "horses": (
+        *(*HORSES, "conf/scheme/seal_dynamic.yaml", "conf/objective/regression_s.yaml"),
+        *("--model.task_net.init_args.net.init_args.width=4", "--model.energy.init_args.width=4"),
+        *("--model.inner_steps=1", "--model.outer_steps=1", "--trainer.max_epochs=10"),
+    ),
 }
 # What differs between any two runs: times, folders, memory, and what each start adds.
 TIMES = {"seconds", "inference_seconds", "finished", "train/examples_per_second", "test/examples_per_second"}

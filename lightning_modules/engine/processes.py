@@ -13,6 +13,9 @@ import torch
 from pytorch_lightning.strategies import Strategy
 from torch import Tensor, nn
 
+from lightning_modules.engine.gradients import set_gradients
+from networks.batch_norm import batch_norms
+
 
 def world_size() -> int:
     """How many processes train together."""
@@ -48,5 +51,17 @@ def share_gradients(parameters: Sequence[nn.Parameter]) -> None:
     here = [p.grad is not None for p in parameters]
     gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
     *means, share = mean_over_processes([*gradients, gradients[0].new_tensor(here)])
-    for place, (p, mean) in enumerate(zip(parameters, means, strict=True)):
-        p.grad = mean if here[place] or share[place] > 0 else None
+    known = [one or float(several) > 0 for one, several in zip(here, share, strict=True)]
+    set_gradients(parameters, [mean if known[place] else None for place, mean in enumerate(means)])
+
+
+def share_statistics(module: nn.Module) -> None:
+    """Replace the running statistics of each batch norm by their means over all processes."""
+    kept = [
+        value
+        for norm in batch_norms(module)
+        for value in (norm.running_mean, norm.running_var)
+        if value is not None
+    ]
+    for value, mean in zip(kept, mean_over_processes(kept), strict=True):
+        value.copy_(mean)

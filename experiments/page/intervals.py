@@ -1,0 +1,126 @@
+"""Intervals of differences between rows, and which of many p-values count."""
+
+import math
+import statistics
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+ALPHA = 0.05
+MOST = 100  # seeds that anybody would run
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Mean, sample standard deviation (None below two numbers) and how many numbers there are."""
+
+    mean: float
+    std: float | None
+    count: int
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Sample":
+        """Summarise numbers."""
+        return cls(
+            statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None, len(values)
+        )
+
+    @property
+    def error(self) -> float | None:
+        """The standard error of the mean; None if no spread is known."""
+        return None if self.std is None else self.std / math.sqrt(self.count)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """An estimated difference, and what its t-interval needs; `error` is None where one seed has no spread.
+
+    `noise`: the standard deviation of one run, pooled over the rows.
+    """
+
+    mean: float
+    error: float | None
+    freedom: float
+    count: int  # pairs; without pairs, the runs of the row with the fewest
+    noise: float = 0.0
+    paired: bool = True
+
+    def half(self, alpha: float = ALPHA, count: int | None = None) -> float:
+        """Half the width of the interval; of as many more seeds with the same spread, if `count` is given."""
+        from scipy.special import stdtrit
+
+        assert self.error is not None
+        count = count or self.count
+        freedom = self.freedom * (count - 1) / (self.count - 1)
+        return float(stdtrit(freedom, 1 - alpha / 2)) * self.error * math.sqrt(self.count / count)
+
+    @property
+    def p(self) -> float | None:
+        """Two-sided p of no difference."""
+        if self.error is None:
+            return None
+        return two_sided(self.mean, self.error, self.freedom)
+
+    def seeds(self, room: float, alpha: float) -> int | None:
+        """The seeds that would decide, if mean and spread stay: above or below 0, or level within `room`."""
+        if self.error is None:
+            return None
+        found = abs(self.mean)
+        for count in range(self.count + 1, MOST + 1):
+            half = self.half(alpha, count)
+            if found > half or found + half <= room:
+                return count
+        return MOST + 1
+
+
+def paired_estimate(
+    terms: Sequence[tuple[float, Mapping[int, float]]], seeds: Collection[int], constant: float
+) -> Estimate:
+    """Of a sum of rows, seed by seed: runs with one seed share split, fold and order of examples."""
+    gaps = [constant + sum(factor * values[seed] for factor, values in terms) for seed in sorted(seeds)]
+    found = Sample.of(gaps)
+    return Estimate(found.mean, found.error, len(gaps) - 1, len(gaps), _noise(terms))
+
+
+def welch_estimate(terms: Sequence[tuple[float, Sample]], constant: float) -> Estimate:
+    """Of a sum of samples that do not pair. A sample without spread (a printed number) counts as exact."""
+    mean = constant + sum(factor * sample.mean for factor, sample in terms)
+    spread = [
+        ((factor * sample.error) ** 2, sample.count)
+        for factor, sample in terms
+        if sample.error is not None and sample.count > 1
+    ]
+    count = min((n for _, n in spread), default=1)
+    total = sum(part for part, _ in spread)
+    fourth = sum(part**2 / (n - 1) for part, n in spread)
+    freedom = total**2 / fourth if fourth else float(count - 1)
+    error = math.sqrt(total) if spread else None
+    deviations = [sample.std for _, sample in terms if sample.std is not None]
+    return Estimate(mean, error, freedom, count, _pooled(deviations), paired=False)
+
+
+def _noise(terms: Sequence[tuple[float, Mapping[int, float]]]) -> float:
+    return _pooled([statistics.stdev(values.values()) for _, values in terms if len(values) > 1])
+
+
+def _pooled(deviations: Sequence[float]) -> float:
+    return math.sqrt(statistics.fmean(d * d for d in deviations)) if deviations else 0.0
+
+
+def two_sided(mean: float, error: float, freedom: float) -> float:
+    """Two-sided p of Student's t."""
+    from scipy.special import stdtr
+
+    if error == 0:
+        return 1.0 if mean == 0 else 0.0
+    return float(2 * stdtr(freedom, -abs(mean / error)))
+
+
+def false_discovery_cut(chances: Collection[float], rate: float = ALPHA) -> float:
+    """The largest p that counts so that at most a share `rate` of what counts is expected to be wrong; or 0.
+
+    The k-th smallest of m counts if it, or a larger one in its place, is at most rate k / m.
+    [Benjamini and Hochberg 1995]
+    """
+    ordered = sorted(chances)
+    below = [p for k, p in enumerate(ordered, start=1) if p <= rate * k / len(ordered)]
+    return max(below, default=0.0)

@@ -1,0 +1,233 @@
+"""What becomes of a claim: it holds, is level, fails, or too few seeds have been run."""
+
+import math
+import statistics
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from experiments.page.intervals import (
+    ALPHA,
+    Estimate,
+    Sample,
+    false_discovery_cut,
+    paired_estimate,
+    two_sided,
+    welch_estimate,
+)
+from experiments.plan.claims import Claim, Difference, Tree, differences, holds
+from experiments.plan.table import Metric
+
+HOLDS, LEVEL, FAILS, UNDECIDED, NOT_YET = STATES = ("holds", "level", "fails", "undecided", "not yet")
+ROOM = 0.2  # points within which a difference is level, or the noise of a seed if that is more
+ENOUGH = 3  # runs before a difference from the paper is tested
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One row in one column: our numbers, the paper's, and how many runs are planned."""
+
+    row: str
+    column: str
+    ours: Sample | None
+    paper: Sample | None
+    planned: int
+    stale: int = 0
+    mixed: bool = False  # several kinds of processor, or code that changed during a run
+    values: dict[int, float] = field(default_factory=dict)
+    stars: str = ""  # * and *: under which readings of its spread the paper's number differs
+    below: bool = False  # below the floor of its column
+
+    def over(self, seeds: Collection[int] | None) -> Sample | None:
+        """Our sample, over the given seeds only if there are any given; the paper's if no run is planned."""
+        if not self.planned:
+            return self.paper
+        if seeds is None or not self.values:
+            return self.ours
+        return Sample.of([self.values[seed] for seed in seeds])
+
+    @property
+    def difference(self) -> float | None:
+        """Ours minus the paper's."""
+        return None if self.ours is None or self.paper is None else self.ours.mean - self.paper.mean
+
+    def chances(self) -> tuple[float | None, float | None]:
+        """The p-value of that difference, with the paper's spread as a standard deviation, as an error."""
+        if self.ours is None or self.paper is None:
+            return None, None
+        printed, count = self.paper.std, self.paper.count
+        of_runs = None if printed is None else printed * math.sqrt(count)
+        return welch(self.ours, self.paper), welch(self.ours, replace(self.paper, std=of_runs))
+
+
+@dataclass(frozen=True)
+class Part:
+    """One difference of a claim: its estimate, what it is found to be, and within what it would be level."""
+
+    difference: Difference
+    estimate: Estimate
+    state: str
+    room: float
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Where the sum of rows lies, without the claim's constant."""
+        if self.estimate.error is None:
+            return None
+        found, half = self.estimate.mean - self.difference.constant, self.estimate.half()
+        return found - half, found + half
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A claim in one column, or across columns."""
+
+    claim: Claim
+    column: str  # "" across columns
+    state: str
+    numbers: dict[str, float] = field(default_factory=dict)
+    lacking: tuple[str, ...] = ()
+    part: Part | None = None  # the difference that decides, or is furthest from it
+    p: float | None = None  # of the whole claim, all its parts considered
+    paper: bool | None = None
+    seeds: tuple[int, ...] | None = None  # if rows have different seeds: those that all have
+    many: bool = False  # decided alone, and not among so many verdicts
+    needed: int | None = None  # seeds that would decide it
+
+
+def judge(claim: Claim, cells: Mapping[tuple[str, str], Cell], metric: Metric) -> list[Verdict]:
+    """One verdict per column, or one for the mean over columns."""
+    if claim.across == "mean":
+        return [_judge(claim, "", {row: [cells[row, c] for c in claim.on] for row in claim.rows}, metric)]
+    return [
+        _judge(claim, column, {row: [cells[row, column]] for row in claim.rows}, metric)
+        for column in claim.on
+    ]
+
+
+def _judge(claim: Claim, column: str, rows: dict[str, list[Cell]], metric: Metric) -> Verdict:
+    printed = _numbers({r: [c.paper for c in cells] for r, cells in rows.items()})
+    paper = holds(claim, printed) if len(printed) == len(rows) else None
+    planned = [cell for cells in rows.values() for cell in cells if cell.planned]
+    if not planned:  # the paper alone proves nothing here
+        return Verdict(claim, column, NOT_YET, lacking=tuple(rows), paper=paper)
+    by_column = [
+        shared_seeds([cell for cell in cells if cell.planned]) for cells in zip(*rows.values(), strict=True)
+    ]
+    numbers = _numbers(
+        {r: [c.over(seeds) for c, seeds in zip(cells, by_column, strict=True)] for r, cells in rows.items()}
+    )
+    if lacking := tuple(row for row in rows if row not in numbers):
+        return Verdict(claim, column, NOT_YET, numbers, lacking, paper=paper)
+    if metric.exact:
+        return Verdict(claim, column, HOLDS if holds(claim, numbers) else FAILS, numbers, paper=paper)
+    state, p, part = _combined(differences(claim), rows, numbers, metric)
+    seeds = by_column[0] if column else None
+    return Verdict(claim, column, state, numbers, part=part, p=p, paper=paper, seeds=seeds)
+
+
+def _combined(
+    tree: Tree, rows: Mapping[str, list[Cell]], numbers: Mapping[str, float], metric: Metric
+) -> tuple[str, float | None, Part]:
+    """State, p and deciding part. Of several, the best p counts as many times as there were chances."""
+    if isinstance(tree, Difference):
+        part = _part(tree, rows, numbers, metric)
+        return part.state, part.estimate.p, part
+    found = [_combined(part, rows, numbers, metric) for part in tree.of]
+    one, every = (FAILS, HOLDS) if tree.which == "all" else (HOLDS, FAILS)
+    states = [state for state, _, _ in found]
+    deciding = next((state for state in (one, UNDECIDED, LEVEL) if state in states), every)
+    among = [(p, part) for state, p, part in found if state == deciding]
+    p, part = (min if deciding == one else max)(among, key=lambda pair: 2.0 if pair[0] is None else pair[0])
+    if p is not None and deciding == one:
+        p = min(1.0, p * len(found))
+    return deciding, p, part
+
+
+def _part(
+    difference: Difference, rows: Mapping[str, list[Cell]], numbers: Mapping[str, float], metric: Metric
+) -> Part:
+    terms = [(f / len(rows[row]), cell) for row, f in difference.rows for cell in rows[row]]
+    found = _estimate(terms, difference.constant) or Estimate(
+        difference.constant + sum(f * numbers[row] for row, f in difference.rows), None, 0, 1
+    )
+    room = max(ROOM * metric.in_points, found.noise)
+    if found.error is None:
+        return Part(difference, found, UNDECIDED, room)
+    low, high = found.mean - found.half(), found.mean + found.half()
+    state = HOLDS if low > 0 else FAILS if high < 0 else LEVEL if -room <= low <= high <= room else UNDECIDED
+    return Part(difference, found, state, room)
+
+
+def _estimate(terms: Sequence[tuple[float, Cell]], constant: float) -> Estimate | None:
+    """Paired where two seeds or more pair; else by Welch, if each row has two runs; else nothing is known."""
+    runs = [cell for _, cell in terms if cell.planned]
+    exact = all(cell.paper and cell.paper.std is None for _, cell in terms if not cell.planned)
+    shared = set.intersection(*(set(cell.values) for cell in runs)) if runs else set()
+    if len(shared) > 1 and exact:
+        printed = sum(factor * cell.paper.mean for factor, cell in terms if not cell.planned and cell.paper)
+        own = [(factor, cell.values) for factor, cell in terms if cell.planned]
+        return paired_estimate(own, shared, constant + printed)
+    if not all(len(cell.values) > 1 for cell in runs):
+        return None
+    samples = [(factor, cell.over(None)) for factor, cell in terms]
+    return welch_estimate([(factor, sample) for factor, sample in samples if sample], constant)
+
+
+def shared_seeds(cells: Sequence[Cell]) -> tuple[int, ...] | None:
+    """The seeds that all cells have, if they differ: only these are comparable.
+
+    None if all have the same seeds, or share none: then each counts with all its seeds. Also where they share
+    one and each has more.
+    """
+    every = [set(cell.values) for cell in cells]
+    shared = set.intersection(*every) if every else set()
+    if len(shared) == 1 and all(len(own) > 1 for own in every):
+        return None
+    return tuple(sorted(shared)) if shared and any(own != shared for own in every) else None
+
+
+def controlled(verdicts: Iterable[Verdict]) -> list[Verdict]:
+    """Verdicts of one page: what does not count among so many is undecided; and what would decide it."""
+    verdicts = list(verdicts)
+    chances = [v.p for v in verdicts if v.p is not None]
+    cut = false_discovery_cut(chances)
+    alpha = max(cut, ALPHA / max(len(chances), 1))
+    found = []
+    for verdict in verdicts:
+        many = verdict.state in (HOLDS, FAILS) and verdict.p is not None and verdict.p > cut
+        state = UNDECIDED if many else verdict.state
+        needed = verdict.part.estimate.seeds(verdict.part.room, alpha) if verdict.part else None
+        needed = needed if state == UNDECIDED else None
+        found.append(replace(verdict, state=state, many=many, needed=needed))
+    return found
+
+
+def starred(cells: dict[tuple[str, str], Cell]) -> dict[tuple[str, str], Cell]:
+    """Cells with a star where they differ from the paper, and one more where they do under both readings."""
+    pairs = {place: cell.chances() for place, cell in cells.items()}
+    cuts = [
+        false_discovery_cut([p[reading] for p in pairs.values() if p[reading] is not None])  # type: ignore[misc]
+        for reading in (0, 1)
+    ]
+    stars = {
+        place: sum(p is not None and p <= cut for p, cut in zip(both, cuts, strict=True))
+        for place, both in pairs.items()
+    }
+    return {place: replace(cell, stars="*" * stars[place]) for place, cell in cells.items()}
+
+
+def welch(a: Sample, b: Sample) -> float | None:
+    """Two-sided p of Welch's t-test; None where a side has fewer than three runs or no spread is known."""
+    if min(a.count, b.count) < ENOUGH or a.error is None or b.error is None:
+        return None
+    found = welch_estimate([(1.0, a), (-1.0, b)], 0.0)
+    assert found.error is not None
+    return two_sided(found.mean, found.error, found.freedom)
+
+
+def _numbers(samples: Mapping[str, Sequence[Sample | None]]) -> dict[str, float]:
+    return {
+        row: statistics.fmean([s.mean for s in found if s])
+        for row, found in samples.items()
+        if found and all(found)
+    }

@@ -1,0 +1,170 @@
+"""Verdicts by intervals, worked by hand; and against SciPy's tests."""
+
+import math
+import statistics
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import false_discovery_control, ttest_1samp, ttest_ind
+
+from experiments.page.intervals import Sample, false_discovery_cut, paired_estimate, welch_estimate
+from experiments.page.verdicts import Cell, Verdict, controlled, judge, starred, welch
+from experiments.plan.claims import ClaimError, Difference, Parts, differences, read_claim
+from experiments.plan.table import Metric
+
+POINTS = Metric("test/f1", scale=100)
+Values = st.lists(st.floats(0, 100, allow_nan=False).map(lambda v: round(v, 2)), min_size=3, max_size=10)
+
+
+def cell(row: str, values: dict[int, float], paper: Sample | None = None) -> Cell:
+    ours = Sample.of([*values.values()]) if values else None
+    return Cell(row, "c", ours, paper, max(3, len(values)), values=values)
+
+
+def verdict(holds: str, metric: Metric = POINTS, **rows: list[float] | dict[int, float]) -> Verdict:
+    cells = {
+        (row, "c"): cell(row, values if isinstance(values, dict) else dict(enumerate(values)))
+        for row, values in rows.items()
+    }
+    (found,) = controlled(judge(read_claim({"holds": holds}, rows, ["c"]), cells, metric))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "state"),
+    [
+        ([11.0, 12.0, 13.0], [10.0, 10.0, 10.0], "undecided"),  # 2 ± 4.303 x 1 / sqrt(3) = 2 ± 2.48
+        ([12.0, 13.0, 14.0], [10.0, 10.0, 10.0], "holds"),  # 3 ± 2.48
+        ([13.0, 14.0, 15.0], [10.0, 11.0, 12.0], "holds"),  # always 3: seeds pair
+        ([10.0, 10.0, 10.0], [12.0, 13.0, 14.0], "fails"),
+        ([10.1, 10.0, 10.05], [10.0, 10.0, 10.0], "level"),  # 0.05 ± 0.12, within 0.2
+        ([10.0, 12.0, 14.0], [10.1, 12.0, 13.9], "level"),  # 0 ± 0.25, and a run's deviation is 2
+        ([10.5, 10.0, 10.5], [10.0, 10.0, 10.5], "undecided"),  # 0.17 ± 0.72
+        ([99.0], [1.0], "undecided"),
+    ],
+)
+def test_a_verdict_is_where_the_interval_lies(a: list[float], b: list[float], state: str) -> None:
+    assert verdict("a > b", a=a, b=b).state == state
+
+
+def test_the_interval_is_shown_without_the_claims_constant() -> None:
+    found = verdict("a >= b + 1", a=[12.0, 13.0, 14.0], b=[10.0, 10.0, 10.0])
+    assert found.part is not None and found.part.interval == pytest.approx((0.5159, 5.4841), abs=1e-4)
+    assert found.state == "undecided" and found.part.estimate.mean == pytest.approx(2.0)
+
+
+def test_seeds_that_would_decide_are_the_fewest_whose_interval_would() -> None:
+    found = verdict("a > b", a=[11.0, 12.0, 13.0], b=[10.0, 10.0, 10.0])  # 2, deviation 1
+    assert found.needed == 4  # t(3) = 3.182: 3.182 x 1 / sqrt(4) = 1.59 < 2
+    assert (
+        verdict("a > b", a=[10.5, 10.0, 10.5], b=[10.0, 10.0, 10.5]).needed == 15
+    )  # t(14) x 0.289 / sqrt(15) = 0.160 < 0.167
+    estimate = paired_estimate([(1.0, {0: -1.0, 1: 1.0, 2: 0.001})], [0, 1, 2], 0.0)
+    assert estimate.seeds(0.0, 0.05) == 101  # more than anybody would run
+
+
+def test_rows_that_share_no_seeds_are_compared_by_welch() -> None:
+    found = verdict("a > b", a={0: 12.0, 1: 13.0, 2: 14.0}, b={3: 10.0, 4: 10.5, 5: 9.5})
+    assert found.part is not None and not found.part.estimate.paired
+    assert found.p == pytest.approx(ttest_ind([12, 13, 14], [10, 10.5, 9.5], equal_var=False).pvalue)
+    assert found.state == "holds"
+    assert verdict("a > b", a={0: 12.0}, b={3: 10.0, 4: 10.5}).state == "undecided"
+
+
+def test_all_of_several_have_to_hold_and_the_weakest_is_shown() -> None:
+    a, b, c = [15.0, 16.0, 17.0], [10.0, 11.0, 12.5], [14.0, 16.0, 16.0]
+    found = verdict("a > max(b, c)", a=a, b=b, c=c)
+    assert found.state == "undecided" and found.part is not None and str(found.part.difference) == "a - c"
+    assert verdict("a > max(b, c)", a=a, b=b, c=[1.0, 2.0, 2.5]).state == "holds"
+    assert verdict("min(b, c) > a", a=a, b=b, c=c).state == "fails"
+    assert verdict("max(a, c) > b", a=a, b=b, c=c).state == "holds"
+
+
+def test_the_best_of_several_counts_as_often_as_there_were_chances() -> None:
+    a, b, c = [15.0, 16.0, 17.0], [13.0, 14.5, 15.5], [17.0, 14.0, 16.5]
+    one, any_ = verdict("a > b", a=a, b=b), verdict("max(a, c) > b", a=a, b=b, c=c)
+    assert one.p is not None and any_.p == pytest.approx(2 * one.p)
+
+
+def test_within_bounds_is_two_differences() -> None:
+    found = differences(read_claim({"holds": "b - 0.3 <= a <= b + 0.3"}, "ab", ["c"]))
+    assert found == Parts(
+        "all",
+        (Difference((("a", 1.0), ("b", -1.0)), 0.3), Difference((("b", 1.0), ("a", -1.0)), 0.3)),
+    )
+    assert verdict("b - 0.3 <= a <= b + 0.3", a=[1.0, 1.1, 1.05], b=[1.0, 1.0, 1.0]).state == "holds"
+
+
+def test_a_claim_multiplies_by_numbers_alone() -> None:
+    (above,) = differences(read_claim({"holds": "min(a, 2) * -2 < 3"}, "a", ["c"])).of[:1]  # type: ignore[union-attr]
+    assert above == Difference((("a", 2.0),), 3.0)
+    with pytest.raises(ClaimError, match="multiplies rows"):
+        read_claim({"holds": "a * b > 1"}, "ab", ["c"])
+
+
+def test_of_many_verdicts_some_no_longer_count() -> None:
+    claim = read_claim({"holds": "a > b"}, "ab", ["c"])
+    cells = {
+        ("a", "c"): cell("a", {0: 12.0, 1: 13.0, 2: 14.0}),
+        ("b", "c"): cell("b", {0: 10.0, 1: 10.0, 2: 10.0}),
+    }
+    (sure,) = judge(claim, cells, POINTS)  # p = 0.035
+    cells["a", "c"] = cell("a", {0: 9.0, 1: 10.0, 2: 11.0})
+    (vain,) = judge(claim, cells, POINTS)  # p = 1
+    assert [v.state for v in controlled([sure])] == ["holds"]
+    assert [v.state for v in controlled([sure, vain])] == ["undecided", "undecided"]
+    assert controlled([sure, vain])[0].many and not controlled([sure, vain])[1].many
+
+
+def test_a_star_for_each_reading_of_the_papers_spread() -> None:
+    ours = {0: 10.0, 1: 10.1, 2: 9.9, 3: 10.0, 4: 10.0}
+    for paper, stars in (
+        (Sample(11.0, 0.5, 25), "*"),  # the error of its mean is 0.1, or 0.5
+        (Sample(12.0, 0.5, 25), "**"),
+        (Sample(10.0, 0.5, 25), ""),
+        (Sample(12.0, None, 1), ""),
+    ):
+        found = starred({("a", "c"): cell("a", ours, paper)})
+        assert found["a", "c"].stars == stars, paper
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=12))
+def test_the_cut_is_that_of_benjamini_and_hochberg(chances: list[float]) -> None:
+    cut = false_discovery_cut(chances)
+    adjusted = false_discovery_control(chances)
+    assert [p <= cut for p in chances] == [bool(q <= 0.05 + 1e-12) for q in adjusted]
+
+
+def test_the_cut_by_hand() -> None:
+    assert false_discovery_cut([0.01, 0.02, 0.03, 0.9]) == 0.03  # 0.0375 is the third of four
+    assert false_discovery_cut([0.02, 0.9, 0.9, 0.9]) == 0.0 and false_discovery_cut([]) == 0.0
+
+
+@given(Values, Values)
+def test_welch_agrees_with_scipy(a: list[float], b: list[float]) -> None:
+    if statistics.pstdev(a) + statistics.pstdev(b) < 1e-3:
+        return
+    found: Any = ttest_ind(np.array(a), np.array(b), equal_var=False)
+    assert welch(Sample.of(a), Sample.of(b)) == pytest.approx(float(found.pvalue), abs=1e-9)
+    estimate = welch_estimate([(1.0, Sample.of(a)), (-1.0, Sample.of(b))], 0.0)
+    low, high = found.confidence_interval()
+    assert (estimate.mean - estimate.half(), estimate.mean + estimate.half()) == pytest.approx((low, high))
+
+
+@given(Values)
+def test_the_paired_test_agrees_with_scipy(gaps: list[float]) -> None:
+    if statistics.pstdev(gaps) < 1e-3:
+        return
+    estimate = paired_estimate([(1.0, dict(enumerate(gaps)))], range(len(gaps)), 0.0)
+    found: Any = ttest_1samp(gaps, 0.0)
+    assert estimate.p == pytest.approx(float(found.pvalue), abs=1e-9)
+    assert estimate.mean + estimate.half() == pytest.approx(found.confidence_interval().high)
+
+
+def test_what_is_never_apart_is_alike_and_what_always_is_by_the_same_is_not() -> None:
+    for gap, p in ((0.0, 1.0), (2.0, 0.0)):
+        assert paired_estimate([(1.0, dict.fromkeys(range(3), gap))], range(3), 0.0).p == p
+    assert math.isclose(paired_estimate([(1.0, {0: 2.0, 1: 1.0})], [0, 1], 0.0).freedom, 1)
