@@ -42,9 +42,9 @@ class InfNet(Phased):
 
     What depends on x alone in the energy is computed once for all steps of a batch; so is its dropout.
 
-    Curves, an epoch's means: of F as the energy's step meets it, `cost_augmented`, cost - E(F), and `hinge`;
-    `energy_gradient`, the norm of the energy's gradient; and with `watch_network`, at the price of one more
-    backward pass a batch, `network_gradient`, the norm of dE(x, A(x))/dPsi after the network steps.
+    Curves, an epoch's means: of F as the energy's step meets it, `cost_augmented`, cost - E(F), and `hinge`.
+    With `watch_network`, at the price of one more backward pass a batch, also `network_gradient`, the norm of
+    dE(x, A(x))/dPsi after the network steps, and `energy_gradient`, the norm of the energy's gradient.
     [InfNet+ Fig. 3]
 
     On validation, `val/augmented_...` are the scores of F and `val/ahead_...` those of A less these; given
@@ -98,8 +98,9 @@ class InfNet(Phased):
             if self.watch_network:
                 self.watch("network_gradient", self.network_gradient(batch))
             self.move("energy", batch)
-            gradients = [p.grad for p in self.part["energy"].learned if p.grad is not None]
-            self.watch("energy_gradient", nn.utils.get_total_norm(gradients))
+            if self.watch_network:
+                gradients = [p.grad for p in self.part["energy"].learned if p.grad is not None]
+                self.watch("energy_gradient", nn.utils.get_total_norm(gradients))
         self.given = None
 
     def networks_loss(self, batch: Batch) -> Tensor:
