@@ -12,12 +12,11 @@ from inference.linear import Vector
 
 @dataclass(frozen=True)
 class GaussNewton(Products):
-    """G z = J^T H_out J z: J is the Jacobian of the logits in theta, H_out the Hessian of inner in the logits.
+    """G z = J^T H_out J z: J is d logits / d theta, H_out the Hessian of the inner loss in the logits.
 
-    It is H without sum_i (d inner / d logit_i) (d2 logit_i / dtheta2). So it equals H if
-    the net is linear in theta. It is positive semi-definite where inner is convex in the logits: supervision
-    is, the energy of a relaxed answer need not be. The cross term is that of `Exact`. Ours, not in the
-    paper; [Schraudolph 2002; Martens 2010] for the product.
+    It is H without sum_i (d inner / d logit_i) (d2 logit_i / dtheta2). So it equals H if the net is linear in
+    theta. It is positive semi-definite where inner is convex in the logits: supervision is, the energy of a
+    relaxed answer need not be. The cross term is that of `Exact`. Not in the paper: [Schraudolph 2002].
 
     Raises, at the first use:
         ValueError: the net or the loss uses an operation that has no second derivative.
