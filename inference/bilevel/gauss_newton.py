@@ -1,5 +1,6 @@
 """Products with the Gauss-Newton matrix in place of the Hessian of the inner loss."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -60,7 +61,7 @@ class _ThroughLogits(HessianProducts):
         outputs, weights = zip(*varying, strict=True) if varying else ((), ())
         return vjp(outputs, weights, [self.u])[0]
 
-    def _along(self, tangent: Tensor, by: list[Tensor]) -> list[Tensor]:
+    def _along(self, tangent: Tensor, by: Sequence[Tensor]) -> list[Tensor]:
         """The gradient of <tangent, gradient of inner in the logits>; 0 if that gradient is constant."""
         if not self.gradient.requires_grad:
             return vjp((), (), by)
