@@ -1,20 +1,34 @@
-"""Label sets drawn from a known model, for use without real data; the name always contains `generated`."""
+"""Data drawn from known models: label sets for use without real data, and answers of a known energy."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
 
 from datamodules.base import DeviceData, Split
+from datamodules.errors import DataMismatch
 from datamodules.sources.files import Sources
 from datamodules.sources.needed import as_config
+from inference.known import KnownChain, KnownEnergy, KnownSets
 from networks.sizes import at_least
 
 SIZES = {"train": 0.5, "validation": 0.2, "test": 0.3}
 SWEEPS = 30
 
 
-class GeneratedData(DeviceData):
+class Drawn(DeviceData):
+    """Data that need no file."""
+
+    def missing(self) -> None:
+        """Nothing is ever missing."""
+
+    def source_files(self) -> dict[str, Any]:
+        """See DeviceData.source_files."""
+        return as_config([], Sources())
+
+
+class GeneratedData(Drawn):
     """Normal features x (N, D) and label sets y (N, L) of a pairwise model with planted couplings.
 
     log p(y | x) = sum_l y_l (x . w_l + b) + sum_{k<l} y_k c_kl y_l up to a constant, sampled by Gibbs sweeps.
@@ -48,13 +62,6 @@ class GeneratedData(DeviceData):
         self.num_rows, self.block, self.data_seed = num_rows, block, data_seed
         self.attraction, self.repulsion = attraction, repulsion
 
-    def missing(self) -> None:
-        """Nothing is ever missing."""
-
-    def source_files(self) -> dict[str, Any]:
-        """See DeviceData.source_files."""
-        return as_config([], Sources())
-
     def load(self) -> dict[str, Split]:
         """Draw the data with a fixed seed; rows without a label are dropped."""
         draw = np.random.default_rng(self.data_seed)
@@ -85,3 +92,122 @@ class GeneratedData(DeviceData):
         couplings = np.select([gap == 0, gap == 1], [self.attraction, -self.repulsion], 0.0)
         np.fill_diagonal(couplings, 0)
         return couplings
+
+
+class KnownData(Drawn):
+    """Examples whose answers are exact samples of a known energy, `truth`.
+
+    Args:
+        sizes: how many examples train, validation and test have.
+        data_seed: draws the parameters of the truth, the features and the answers.
+    """
+
+    def __init__(
+        self,
+        truth: KnownEnergy,
+        *,
+        sizes: Mapping[str, int],
+        data_seed: int,
+        batch_size: int,
+        eval_batch_size: int,
+        seed: int,
+    ) -> None:
+        super().__init__(batch_size=batch_size, eval_batch_size=eval_batch_size, seed=seed)
+        at_least(1, **sizes)
+        self.truth, self.sizes, self.data_seed = truth, dict(sizes), data_seed
+
+    def load(self) -> dict[str, Split]:
+        """Draw the parts one after the other."""
+        draw = torch.Generator().manual_seed(self.data_seed + 1)
+        return {part: self._drawn(count, draw) for part, count in self.sizes.items()}
+
+    def _drawn(self, count: int, draw: torch.Generator) -> Split:
+        x = self.truth.inputs(count, draw)
+        return Split(x, self.truth.sample(x, draw).to(torch.uint8))
+
+
+class KnownChains(KnownData):
+    """Tag sequences of `inference.known.KnownChain`: x (N, T, D'), y (N, T, S), every position real.
+
+    `num_inputs` is D', the features of a position and of its neighbours.
+
+    Raises:
+        DataMismatch: `num_inputs` is not (2 context + 1) num_features.
+    """
+
+    def __init__(
+        self,
+        num_features: int = 5,
+        num_tags: int = 5,
+        num_inputs: int = 15,
+        *,
+        length: int = 8,
+        context: int = 1,
+        unary: float = 1.0,
+        pairwise: float = 1.0,
+        num_train: int = 100,
+        num_validation: int = 400,
+        num_test: int = 1000,
+        data_seed: int = 0,
+        batch_size: int = 100,
+        eval_batch_size: int = 4096,
+        seed: int = 0,
+    ) -> None:
+        if num_inputs != (2 * context + 1) * num_features:
+            raise DataMismatch(
+                f"num_inputs is {num_inputs}; {num_features} features of {2 * context + 1} positions are "
+                f"{(2 * context + 1) * num_features}. Set --data.num_inputs to that."
+            )
+        super().__init__(
+            KnownChain(
+                num_features,
+                num_tags,
+                length,
+                context=context,
+                unary=unary,
+                pairwise=pairwise,
+                seed=data_seed,
+            ),
+            sizes={"train": num_train, "validation": num_validation, "test": num_test},
+            data_seed=data_seed,
+            batch_size=batch_size,
+            eval_batch_size=eval_batch_size,
+            seed=seed,
+        )
+        self.num_tags = num_tags
+
+    def _drawn(self, count: int, draw: torch.Generator) -> Split:
+        split = super()._drawn(count, draw)
+        return Split(split.inputs, split.y, torch.ones(split.y.shape[:2], dtype=torch.bool))
+
+
+class KnownLabelSets(KnownData):
+    """Label sets of `inference.known.KnownSets`: x (N, D), y (N, L)."""
+
+    def __init__(
+        self,
+        num_features: int = 8,
+        num_labels: int = 8,
+        *,
+        num_patterns: int = 8,
+        local: float = 1.0,
+        joint: float = 1.0,
+        num_train: int = 200,
+        num_validation: int = 400,
+        num_test: int = 1000,
+        data_seed: int = 0,
+        batch_size: int = 200,
+        eval_batch_size: int = 4096,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(
+            KnownSets(
+                num_features, num_labels, num_patterns=num_patterns, local=local, joint=joint, seed=data_seed
+            ),
+            sizes={"train": num_train, "validation": num_validation, "test": num_test},
+            data_seed=data_seed,
+            batch_size=batch_size,
+            eval_batch_size=eval_batch_size,
+            seed=seed,
+        )
+        self.num_features, self.num_labels = num_features, num_labels

@@ -4,6 +4,7 @@ import math
 from functools import cache, partial
 from typing import Any
 
+import torch
 from pytorch_lightning.cli import OptimizerCallable
 from pytorch_lightning.utilities.rank_zero import rank_zero_warn
 from torch import Tensor, nn
@@ -17,6 +18,7 @@ from lightning_modules.engine.gradients import set_gradients
 from lightning_modules.engine.processes import mean_over_processes, over_processes, world_size
 from losses.objectives import EnergyFn, Objective
 from losses.observed import over_observed
+from networks.batch_norm import at_rest
 from networks.sizes import at_least
 
 
@@ -28,12 +30,17 @@ class Implicit(TaskNetScheme):
     with phi. In the first `warm_up` epochs the task-net learns from supervision alone, and the energy does
     not move. For `solver`, `products`, `damping` and `refresh` see `inference.bilevel.OuterStep`.
 
+    With `inner_tolerance` the steps of the task-net end after one whose inner gradient has at most that norm:
+    the inner problem of the batch is solved, and `inner_steps` is the cap. With 0 all steps are taken.
+
     Training curves, each value the mean of an epoch: `explicit` and `implicit`, the norms of both gradients;
-    `stopped`, the share of steps at which the solver stopped early.
+    `stopped`, the share of steps at which the solver stopped early. With `inner_tolerance` also `inner`, the
+    norm of the inner gradient at the step of the energy, and `inner_steps`, the steps that were taken.
 
     Raises:
-        ValueError: fewer than 1 inner step or 1 step between measurements; a weight, a damping or a number of
-            epochs below 0, or not finite; a norm to clip to that is not above 0.
+        ValueError: fewer than 1 inner step or 1 step between measurements; a weight, a damping, a tolerance
+            or a number of epochs below 0, or not finite; a norm to clip to that is not above 0, or not above
+            the tolerance.
     """
 
     resting: EnergyFn
@@ -55,19 +62,27 @@ class Implicit(TaskNetScheme):
         damping: float = 1e-3,
         refresh: int = 50,
         energy_clip_norm: float | None = 1.0,
+        inner_tolerance: float | None = None,  # None keeps the ids of older runs
         **scheme: Any,
     ) -> None:
         super().__init__(**scheme)
         at_least(1, inner_steps=inner_steps, refresh=refresh)
-        for name, weight in (("energy_weight", energy_weight), ("damping", damping), ("warm_up", warm_up)):
+        amounts = {"energy_weight": energy_weight, "damping": damping, "warm_up": warm_up}
+        for name, weight in (amounts | {"inner_tolerance": inner_tolerance or 0.0}).items():
             if not 0 <= weight < math.inf:
                 raise ValueError(f"{name} is {weight}: take a finite number, 0 or more.")
         check_clip_norm("energy_clip_norm", energy_clip_norm)
+        largest = self.main_options["clip_norm"]
+        if inner_tolerance is not None and largest is not None and inner_tolerance >= largest:
+            raise ValueError(
+                f"inner_tolerance is {inner_tolerance} and clip_norm {largest}: every clipped gradient would "
+                "end the inner steps. Take a tolerance below clip_norm."
+            )
         self.save_hyperparameters()
         self.task_net, self.energy, self.objective, self.guess = task_net, energy, objective, guess
         self.energy_optimizer, self.task_optimizer = energy_optimizer, task_optimizer
         self.energy_weight, self.inner_steps, self.warm_up = energy_weight, inner_steps, warm_up
-        self.energy_clip_norm = energy_clip_norm
+        self.energy_clip_norm, self.inner_tolerance = energy_clip_norm, inner_tolerance
         self.outer_step = OuterStep(solver, products, damping=damping, refresh=refresh)
         self.warned = False
         if energy_weight == 0:
@@ -75,11 +90,28 @@ class Implicit(TaskNetScheme):
 
     def training_step(self, batch: Batch, index: int) -> None:
         self.resting = self.at_rest(batch)
+        began = self.steps["task"]
         for _ in range(self.inner_steps):
             self.move("task", batch)
+            if self.inner_tolerance is not None and self.last_norm() <= self.inner_tolerance:
+                break
+        if self.inner_tolerance is not None:
+            self.watch("inner", self.inner_norm(batch))
+            self.watch("inner_steps", torch.tensor(float(self.steps["task"] - began)))
         del self.resting
         if self.current_epoch >= self.warm_up:
             self.move("energy", batch)
+
+    def last_norm(self) -> Tensor:
+        """The norm of the inner gradient at the point that the last step left, as clipped."""
+        return nn.utils.get_total_norm([p.grad for p in self.part["task"].learned if p.grad is not None])
+
+    def inner_norm(self, batch: Batch) -> Tensor:
+        """The norm of the inner gradient here, where the energy learns; batch norm is at rest."""
+        theta = self.part["task"].learned
+        with at_rest(self.part["energy"].norms):
+            found = torch.autograd.grad(self.task_loss(batch), theta, materialize_grads=True)
+        return nn.utils.get_total_norm(mean_over_processes(found))
 
     def task_loss(self, batch: Batch) -> Tensor:
         """The inner loss; in the warm-up its supervision alone."""

@@ -2,6 +2,7 @@
 
 from inference.bilevel.differences import FiniteDifference, ForwardDifference
 from inference.bilevel.dual import Dual
+from inference.bilevel.gauss_newton import GaussNewton
 from inference.bilevel.hypergradient import (
     Bilevel,
     Exact,
@@ -26,6 +27,7 @@ __all__ = [
     "ExactSolve",
     "FiniteDifference",
     "ForwardDifference",
+    "GaussNewton",
     "HessianProducts",
     "Hypergradient",
     "Identity",
