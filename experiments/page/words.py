@@ -3,6 +3,7 @@
 from experiments import starts, store
 from experiments.page import repeats, scores
 from experiments.page.intervals import ALPHA, MOST, Sample
+from experiments.page.references import References
 from experiments.page.summary import Summary
 from experiments.page.verdicts import NOT_YET, ROOM, UNDECIDED, Cell, Verdict
 from experiments.plan.claims import Claim
@@ -199,7 +200,14 @@ def footnotes(summary: Summary) -> tuple[dict[str, list[int]], list[str]]:
         _add(f"column {name}", notes, marks, texts)
     for name, row in table.rows.items():
         _add(f"row {name}", [row.note], marks, texts)
-    return marks, texts
+    filled = References(summary)
+    return marks, [filled.fill(text) for text in texts]
+
+
+def notes(summary: Summary) -> list[str]:
+    """The notes of a table, their numbers drawn from records."""
+    filled = References(summary)
+    return [filled.fill(note) for note in summary.table.notes]
 
 
 def _add(key: str, notes: list[str], marks: dict[str, list[int]], texts: list[str]) -> None:
