@@ -89,9 +89,10 @@ class References:
         form, metric = form.strip(), metric.strip()
         if form and not FORM.fullmatch(form):
             raise _Fault(f"the format {form!r} is none of .0f, .1f, +.2f and the like")
-        *tables, column, what = (part.strip() for part in place.split("/"))
-        if len(tables) > 1 or not column or not what:
+        parts = [part.strip() for part in place.split("/")]
+        if len(parts) not in (2, 3) or not all(parts):
             raise _Fault("a place is column/row, or table/column/row")
+        *tables, column, what = parts
         summary = self._summary(*tables)
         if column not in summary.table.columns:
             raise _Fault(f"no column {column!r}. {suggest(column, summary.table.columns)}".rstrip("."))
