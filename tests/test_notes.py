@@ -5,10 +5,13 @@ import statistics
 from pathlib import Path
 
 import pytest
+import yaml
 
 from committed import committed
 from experiments.errors import TableError
+from experiments.page import findings
 from experiments.page.references import ABSENT, References
+from experiments.page.verdicts import ROOM
 from note_numbers import QUOTED, has, numbers, quotations, tables, texts, unsupported
 
 RESULTS = Path("results/seal_mlc.jsonl")
@@ -114,3 +117,27 @@ def test_the_exceptions_have_files_and_are_in_use() -> None:
 def test_numbers_are_found_in_prose_and_names_are_not() -> None:
     text = "F1 is 42.5 against -3 %, {a/b} and `7` of Table 9 (2018), seed 0, 2,417 rows, 1e-3 [x](y_1.md)."
     assert numbers(text) == ["42.5", "-3 %", "2,417", "1e-3"]
+
+
+def test_the_page_of_findings_is_what_the_records_say() -> None:
+    drawn = findings.drawn()
+    assert ABSENT not in drawn
+    assert drawn == findings.PAGE.read_text(), "python -m scripts.figures.findings draws another page"
+
+
+def test_the_prose_of_findings_has_no_number_of_its_own_but_the_rule_of_verdicts() -> None:
+    tree = yaml.safe_load(findings.SOURCE.read_text())
+    said = [tree["says"], *(part["says"] for part in (*tree["papers"], *tree["sections"]))]
+    assert {n for text in said for n in numbers(text)} <= {"95 %", "5 %", f"{ROOM:g}"}
+
+
+def test_each_verdict_of_findings_is_that_of_its_page() -> None:
+    word = {found: state for state, found in findings.FOUND.items()}
+    lines = [line.split(" | ") for line in findings.PAGE.read_text().splitlines()]
+    rows = [line for line in lines if len(line) > 3 and line[0].removeprefix("| ") in word]
+    for found, claim, cells, *_ in rows:
+        label, _, rest = cells.removeprefix("[").partition("](../results/")
+        page = Path("results", rest.removesuffix(")")).read_text()
+        block = page.partition(f"({claim}): ")[2].partition("\n- ")[0]
+        assert f"  - {label}: {word[found.removeprefix('| ')]}" in block, (claim, cells)
+    assert len(rows) > 80

@@ -93,12 +93,13 @@ class References:
         if len(parts) not in (2, 3) or not all(parts):
             raise _Fault("a place is column/row, or table/column/row")
         *tables, column, what = parts
-        summary = self._summary(*tables)
+        summary = self.of(*tables)
         if column not in summary.table.columns:
             raise _Fault(f"no column {column!r}. {suggest(column, summary.table.columns)}".rstrip("."))
         return _Evaluation(self._view(summary, metric), summary, column, form).text(what)
 
-    def _summary(self, table: str = "") -> Summary:
+    def of(self, table: str = "") -> Summary:
+        """What the records say of a table; each is read once."""
         if self.own and table in ("", self.own.table.name):
             return self.own
         if not table:

@@ -38,10 +38,12 @@ class Summary:
         filled = {column for (_, column), cell in self.cells.items() if cell.ours}
         return {n: c for n, c in self.table.columns.items() if not c.instead_of or n in filled}
 
-    def ratio(self, ratio: Ratio) -> Sample | None:
-        """The mean over columns of the ratio of two rows; None if no column has both."""
-        pairs = [(self.cells[ratio.of, c].ours, self.cells[ratio.to, c].ours) for c in self.columns]
-        found = [above.mean / below.mean for above, below in pairs if above and below and below.mean]
+    def ratio(self, ratio: Ratio, *, printed: bool = False) -> Sample | None:
+        """The mean over our columns of a ratio of rows, ours or the paper's; None if no column has both."""
+        pairs = [(self.cells[ratio.of, c], self.cells[ratio.to, c]) for c in self.columns]
+        both = [pair for pair in pairs if all(cell.ours for cell in pair)]
+        samples = [[cell.paper if printed else cell.ours for cell in pair] for pair in both]
+        found = [above.mean / below.mean for above, below in samples if above and below and below.mean]
         return Sample.of(found) if found else None
 
     def changes(self, changes: Changes) -> tuple[list[str], list[str], dict[tuple[str, str], float]]:
