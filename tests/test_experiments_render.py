@@ -115,8 +115,10 @@ def test_a_ratio_of_rows_is_a_mean_over_columns_beside_the_papers(world: World) 
     world.change("tables/toy.yaml", lambda t: t.update(ratios=[ratio]))
     assert "gain" not in page.markdown(summary())
     fill()
-    said = f"gain: {62 / 52:.2f} (taught / plain, mean over 1 column; the paper: 3.50)"
-    assert said in page.markdown(summary())
+    ours = f"gain: {62 / 52:.2f} (taught / plain, mean over 1 column; the paper"
+    assert f"{ours} over all of its columns: 3.50)" in page.markdown(summary())
+    world.change("tables/toy.yaml", lambda t: t["reported"].update(taught={"easy": 66.0, "lost": 90.0}))
+    assert f"{ours}: 1.10 over the same; the paper over all of its columns: 3.50)" in page.markdown(summary())
     world.change("tables/toy.yaml", lambda t: t.update(ratios=[ratio | {"to": "plane"}]))
     with pytest.raises(TableError, match="no row 'plane'"):
         read_table("toy")

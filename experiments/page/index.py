@@ -28,6 +28,8 @@ PAPERS = {  # the key that table files use -> title, address
 }
 HEAD = """# Results
 
+[What we found](../docs/findings.md) says which claims of the papers the runs decide.
+
 One line a table. *Runs* counts finished and planned runs. The last five columns count verdicts on the
 paper's claims, one for each claim and column. `make reproduce TABLE=<name>` runs what is missing.
 

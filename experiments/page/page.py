@@ -91,7 +91,7 @@ def markdown(summary: Summary) -> str:
         *(_changes(changes, summary) for changes in table.changes),
         _claims(summary),
         _listed("Footnotes", [f"({i}) {plain(note)}" for i, note in enumerate(notes, start=1)]),
-        _listed("Notes", [plain(note) for note in table.notes]),
+        _listed("Notes", [plain(note) for note in words.notes(summary)]),
         _listed("Failed runs", [f"{plain(name)}: {plain(why)}" for name, why in summary.failed.items()]),
         _listed("Results file", [plain(warning) for warning in summary.warnings]),
         plain(words.effort(summary)),

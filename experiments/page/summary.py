@@ -5,6 +5,7 @@ Numbers are in printed units from here on (x100 for F1, say).
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from statistics import fmean
 from typing import Any
 
 from experiments import starts, store
@@ -37,10 +38,12 @@ class Summary:
         filled = {column for (_, column), cell in self.cells.items() if cell.ours}
         return {n: c for n, c in self.table.columns.items() if not c.instead_of or n in filled}
 
-    def ratio(self, ratio: Ratio) -> Sample | None:
-        """The mean over columns of the ratio of two rows; None if no column has both."""
-        pairs = [(self.cells[ratio.of, c].ours, self.cells[ratio.to, c].ours) for c in self.columns]
-        found = [above.mean / below.mean for above, below in pairs if above and below and below.mean]
+    def ratio(self, ratio: Ratio, *, printed: bool = False) -> Sample | None:
+        """The mean over our columns of a ratio of rows, ours or the paper's; None if no column has both."""
+        pairs = [(self.cells[ratio.of, c], self.cells[ratio.to, c]) for c in self.columns]
+        both = [pair for pair in pairs if all(cell.ours for cell in pair)]
+        samples = [[cell.paper if printed else cell.ours for cell in pair] for pair in both]
+        found = [above.mean / below.mean for above, below in samples if above and below and below.mean]
         return Sample.of(found) if found else None
 
     def changes(self, changes: Changes) -> tuple[list[str], list[str], dict[tuple[str, str], float]]:
@@ -72,10 +75,10 @@ def summarise(table: Table, state: Mapping[str, Any] | None = None) -> Summary:
     """Read the records of a table and judge its claims; `state` is from the table's last start."""
     state = state or {}
     found = store.read_results(table.name)
-    summary = _view(table, state, found)
-    summary.measures.extend(_view(measure, state, found) for measure in table.measures)
-    summary.measures.extend(_view(table, state, found) for table in _unseen(table, found.records))
-    summary.scores.extend(_view(score, state, found) for score in table.scores)
+    summary = view_of(table, state, found)
+    summary.measures.extend(view_of(measure, state, found) for measure in table.measures)
+    summary.measures.extend(view_of(table, state, found) for table in _unseen(table, found.records))
+    summary.scores.extend(view_of(score, state, found) for score in table.scores)
     for views in ((summary, *summary.measures), *((score,) for score in summary.scores)):
         judged = controlled([verdict for view in views for verdict in view.verdicts])
         for view in views:
@@ -83,7 +86,7 @@ def summarise(table: Table, state: Mapping[str, Any] | None = None) -> Summary:
     return summary
 
 
-def _view(table: Table, state: Mapping[str, Any], found: store.Records) -> Summary:
+def view_of(table: Table, state: Mapping[str, Any], found: store.Records) -> Summary:
     """The cells of one metric, with verdicts that do not know of each other yet."""
     cells = {
         (r, c): _cell(table, r, c, found.records, state.get("ids", {}))
@@ -147,9 +150,17 @@ def _cell(table: Table, row: str, column: str, records: list[store.Record], ids:
 def number(record: Mapping[str, Any], name: str) -> float | None:
     """A metric of a record, or another of its numbers, such as its seconds.
 
+    `curves.implicit` is the mean of a training curve; `a per b` is the ratio of two numbers.
+
     `seconds_per_epoch` is the time of one update a batch. If several parts move, it is the time of an epoch
     times the share of the part with most updates.   [Implicit Table 5]
     """
+    if " per " in name:
+        above, below = (number(record, part) for part in name.split(" per "))
+        return above / below if above is not None and below else None
+    if name.startswith("curves."):
+        curve = [v for v in record.get("curves", {}).get(name.removeprefix("curves."), []) if is_number(v)]
+        return fmean(curve) if curve else None
     if name == "seconds_per_epoch":
         updates = (record.get("updates") or {"all": 1}).values()
         if not record.get("epochs") or not record.get("seconds") or not any(updates):

@@ -3,8 +3,9 @@
 from experiments import starts, store
 from experiments.page import repeats, scores
 from experiments.page.intervals import ALPHA, MOST, Sample
+from experiments.page.references import References
 from experiments.page.summary import Summary
-from experiments.page.verdicts import NOT_YET, ROOM, UNDECIDED, Cell, Verdict
+from experiments.page.verdicts import NOT_YET, ROOM, UNDECIDED, Cell, Part, Verdict
 from experiments.plan.claims import Claim
 from experiments.plan.table import Table
 
@@ -99,7 +100,7 @@ def verdicts(summary: Summary, claim: Claim) -> list[tuple[str, str]]:
     lines = [(v.state, verdict(summary, v)) for v in found if v.state != NOT_YET]
     waiting = [v for v in found if v.state == NOT_YET]
     if waiting:
-        places = ", ".join(f"{_where(summary, v)} (no {' or '.join(v.lacking)})" for v in waiting)
+        places = ", ".join(f"{where(summary, v)} (no {' or '.join(v.lacking)})" for v in waiting)
         lines.append((NOT_YET, f"{NOT_YET}: {places}"))
     return lines
 
@@ -108,25 +109,29 @@ def verdict(summary: Summary, found: Verdict) -> str:
     """A verdict with its numbers and interval, and what would decide it."""
     table = summary.table
     numbers = ", ".join(f"{row} {number(table, value)}" for row, value in found.numbers.items())
-    said = [numbers, *_interval(table, found)]
+    said = [numbers, *interval(table, found)]
     if found.seeds is not None:
         said.append(f"of the seeds that all have: {', '.join(map(str, found.seeds))}")
     if found.paper is False:
         said.append("the paper's own numbers fail it")
     said += _elsewhere(summary, found)
-    return f"{_where(summary, found)}: {found.state}{_needed(found)} ({'; '.join(said)})"
+    return f"{where(summary, found)}: {found.state}{_needed(found)} ({'; '.join(said)})"
 
 
-def _interval(table: Table, found: Verdict) -> list[str]:
+def interval(table: Table, found: Verdict) -> list[str]:
     """The difference that decides, with its interval, how many runs it rests on, and the claim's p-value."""
     if found.part is None or found.part.interval is None or found.p is None:
         return []
     low, high = (number(table, end, sign=True) for end in found.part.interval)
     estimate = found.part.estimate
-    mean = number(table, estimate.mean - found.part.difference.constant, sign=True)
     how = f"{estimate.count} pairs" if estimate.paired else f"not paired, {estimate.count} runs or more"
     many = ", too much for so many verdicts" if found.many else ""
-    return [f"{found.part.difference} {mean} [{low}, {high}], {how}, p = {found.p:.2g}{many}"]
+    return [f"{difference(table, found.part)} [{low}, {high}], {how}, p = {found.p:.2g}{many}"]
+
+
+def difference(table: Table, part: Part) -> str:
+    """A sum of rows and its estimate, without the claim's constant."""
+    return f"{part.difference} {number(table, part.estimate.mean - part.difference.constant, sign=True)}"
 
 
 def _needed(found: Verdict) -> str:
@@ -171,18 +176,22 @@ def three_heads(summary: Summary) -> str:
 
 
 def ratios(summary: Summary) -> list[str]:
-    """Each ratio of rows, with the paper's."""
+    """Each ratio of rows, with the paper's over the same columns, and over all of its own."""
     lines = []
     for ratio in summary.table.ratios:
         if found := summary.ratio(ratio):
-            printed = "" if ratio.reported is None else f"; the paper: {ratio.reported:.2f}"
+            same = summary.ratio(ratio, printed=True)
+            printed = f"; the paper: {same.mean:.2f} over the same" if same else ""
+            if ratio.reported is not None:
+                printed += f"; the paper over all of its columns: {ratio.reported:.2f}"
             columns = f"{found.count} column{'s' if found.count > 1 else ''}"
             places = f"{ratio.of} / {ratio.to}, mean over {columns}"
             lines.append(f"{ratio.says}: {found.mean:.2f} ({places}{printed})")
     return lines
 
 
-def _where(summary: Summary, found: Verdict) -> str:
+def where(summary: Summary, found: Verdict) -> str:
+    """The column of a verdict."""
     return summary.table.columns[found.column].label if found.column else "mean over columns"
 
 
@@ -199,7 +208,14 @@ def footnotes(summary: Summary) -> tuple[dict[str, list[int]], list[str]]:
         _add(f"column {name}", notes, marks, texts)
     for name, row in table.rows.items():
         _add(f"row {name}", [row.note], marks, texts)
-    return marks, texts
+    filled = References(summary)
+    return marks, [filled.fill(text) for text in texts]
+
+
+def notes(summary: Summary) -> list[str]:
+    """The notes of a table, their numbers drawn from records."""
+    filled = References(summary)
+    return [filled.fill(note) for note in summary.table.notes]
 
 
 def _add(key: str, notes: list[str], marks: dict[str, list[int]], texts: list[str]) -> None:

@@ -1,0 +1,84 @@
+"""What the records say about the papers' claims, as one page: docs/findings.md. Needs records only.
+
+docs/findings.yaml has the prose, with references to records, and which claims of which tables are shown.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from experiments.errors import TableError
+from experiments.page import words
+from experiments.page.index import PAPERS
+from experiments.page.page import code, plain
+from experiments.page.references import References
+from experiments.page.summary import Summary
+from experiments.page.verdicts import FAILS, HOLDS, LEVEL, NOT_YET, UNDECIDED, Verdict
+from experiments.plan.table import Table
+
+SOURCE, PAGE = Path("docs/findings.yaml"), Path("docs/findings.md")
+FOUND = {HOLDS: "reproduced", LEVEL: "level", FAILS: "refuted", UNDECIDED: "undecided", NOT_YET: "not run"}
+HEADS = "| found | claim | data | difference and 95 % interval | control |\n| --- | --- | --- | --- | --- |"
+
+
+def drawn() -> str:
+    """The page.
+
+    Raises:
+        TableError: a reference or a claim of the template names nothing; the message names the file.
+    """
+    tree = yaml.safe_load(SOURCE.read_text())
+    filled = References()
+    parts = [f"# {tree['title']}", filled.fill(tree["says"], SOURCE).strip()]
+    for paper in tree["papers"]:
+        title, address = PAPERS[paper["paper"]]
+        parts += [f"## [{title}]({address})", filled.fill(paper["says"], SOURCE).strip()]
+        parts.append(_claims(paper, filled))
+    for section in tree["sections"]:
+        parts += [f"## {section['title']}", filled.fill(section["says"], SOURCE).strip()]
+    return "\n\n".join(parts) + "\n"
+
+
+def _claims(paper: dict[str, Any], filled: References) -> str:
+    """The claims of a paper, those that are decided first, and the command for each."""
+    lines: dict[str, list[str]] = {word: [] for word in FOUND.values()}
+    commands = []
+    for entry in paper["claims"]:
+        page = filled.of(entry["table"])
+        table, own = _verdicts(page, entry["holds"])
+        controls = {v.column: v for v in _verdicts(page, entry["control"])[1]} if "control" in entry else {}
+        for verdict in own:
+            lines[FOUND[verdict.state]].append(_line(table, verdict, controls.get(verdict.column)))
+        rows = ",".join(dict.fromkeys(row for v in (*own[:1], *controls.values()) for row in v.claim.rows))
+        control = f"; control {code(entry['control'])}: {plain(entry['why'])}" if controls else ""
+        command = f"make reproduce TABLE={entry['table']} ROWS={rows}"
+        commands.append(f"- {code(entry['holds'])}: {plain(own[0].claim.says)}{control}. {code(command)}")
+    counts = ", ".join(f"{len(found)} {word}" for word, found in lines.items())
+    shown = [line for word, found in lines.items() if word != FOUND[NOT_YET] for line in found]
+    return "\n".join([f"Verdicts: {counts}.", "", HEADS, *shown, "", *commands])
+
+
+def _verdicts(page: Summary, claim: str) -> tuple[Table, list[Verdict]]:
+    """The verdicts on a claim, and the table that makes it: the page's own or a further measure."""
+    for view in (page, *page.measures):
+        if found := [v for v in view.verdicts if v.claim.holds == claim]:
+            return view.table, found
+    raise TableError(f"{SOURCE}: {page.table.name} has no claim `{claim}`. Copy one of its file.")
+
+
+def _line(table: Table, verdict: Verdict, control: Verdict | None) -> str:
+    place = table.columns[verdict.column].label if verdict.column else "mean over columns"
+    beside = f"{control.state}: {_difference(table, control)}" if control else ""
+    cells = f"[{plain(place)}](../results/{table.name}.md)"
+    parts = [FOUND[verdict.state], code(verdict.claim.holds), cells, _difference(table, verdict), beside]
+    return f"| {' | '.join(parts)} |"
+
+
+def _difference(table: Table, verdict: Verdict) -> str:
+    """The difference that decides, with its interval and the runs it rests on."""
+    if verdict.state == NOT_YET:
+        return f"no runs of {' or '.join(verdict.lacking)}"
+    if found := words.interval(table, verdict):
+        return found[0].partition(", p = ")[0]
+    return f"{words.difference(table, verdict.part)}, one seed" if verdict.part else "the same for every seed"

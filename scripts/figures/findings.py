@@ -1,0 +1,34 @@
+"""Draw docs/findings.md: what the records say about the papers' claims.
+
+    python -m scripts.figures.findings
+
+The prose is docs/findings.yaml; its numbers and verdicts are those of results/.
+"""
+
+import argparse
+import sys
+
+from rich.console import Console
+from rich.text import Text
+
+from experiments import store
+from experiments.errors import UserError
+from experiments.page.findings import PAGE, drawn
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Draw, write, exit code."""
+    parser = argparse.ArgumentParser(prog="python -m scripts.figures.findings", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.parse_args(arguments)
+    try:
+        store.write(PAGE, drawn())
+    except UserError as error:
+        Console(stderr=True).print(Text(str(error), style="red"), soft_wrap=True)
+        return 2
+    Console(highlight=False).print(f"page: {PAGE}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

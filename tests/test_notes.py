@@ -1,0 +1,143 @@
+"""Notes of tables: their references to records, and that every number in them has something behind it."""
+
+import json
+import statistics
+from pathlib import Path
+
+import pytest
+import yaml
+
+from committed import committed
+from experiments.errors import TableError
+from experiments.page import findings
+from experiments.page.references import ABSENT, References
+from experiments.page.verdicts import ROOM
+from note_numbers import QUOTED, has, numbers, quotations, tables, texts, unsupported
+
+RESULTS = Path("results/seal_mlc.jsonl")
+
+
+@pytest.fixture(autouse=True)
+def at_the_root(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables, records and pages as they are committed."""
+    monkeypatch.chdir(root)
+
+
+def values(row: str, metric: str = "test/example_f1") -> list[float]:
+    """Read from the file itself: a row's scores on Bibtex, by seed."""
+    records = [json.loads(line) for line in RESULTS.read_text().splitlines()]
+    own = {r["seed"]: r for r in records if (r["row"], r["column"]) == (row, "bibtex")}
+    return [100 * own[seed]["metrics"][metric] for seed in sorted(own)]
+
+
+def test_references_are_what_the_records_say() -> None:
+    nce, ce, gaps = (
+        values("dynamic_nce"),
+        values("ce"),
+        [a - b for a, b in zip(values("dynamic_nce"), values("ce"), strict=True)],
+    )
+    half = 4.302653 * statistics.stdev(gaps) / 3**0.5  # Student's t, two degrees of freedom
+    mean = statistics.fmean(gaps)
+    expected = {
+        "dynamic_nce": f"{statistics.fmean(nce):.2f}",
+        "dynamic_nce - ce": f"{mean:.2f}",
+        "dynamic_nce - ce : +.1f": f"{mean:+.1f}",
+        "interval(dynamic_nce - ce)": f"[{mean - half:+.2f}, {mean + half:+.2f}]",
+        "low(dynamic_nce - ce)": f"{mean - half:.2f}",
+        "high(dynamic_nce - ce)": f"{mean + half:.2f}",
+        "std(ce)": f"{statistics.stdev(ce):.2f}",
+        "least(ce)": f"{min(ce):.2f}",
+        "most(ce)": f"{max(ce):.2f}",
+        "count(ce)": "3",
+        "ce[1]": f"{ce[1]:.2f}",
+        "ce @ val": f"{statistics.fmean(values('ce', 'val/example_f1')):.2f}",
+        "ce @ test/map": f"{statistics.fmean(values('ce', 'test/map')):.2f}",
+        "paper(dynamic_nce - ce)": "2.36",
+        "paper(ce) - ce": f"{42.40 - statistics.fmean(ce):.2f}",
+    }
+    filled = References()
+    assert {what: filled.fill(f"{{seal_mlc/bibtex/{what}}}") for what in expected} == expected
+
+
+def test_a_verdict_in_prose_is_the_verdict_of_the_page() -> None:
+    page = Path("results/seal_mlc.md").read_text()
+    told = References().fill("{seal_mlc/cal500/verdict(dynamic_nce > ce)}")
+    after = page.partition("(`dynamic_nce > ce`)")[2]
+    assert f"CAL500: {told}" in after.partition("\n- ")[0]
+
+
+def test_a_cell_without_runs_is_said_to_have_none() -> None:
+    assert References().fill("{seal_mlc/eurlexev/ce}") == ABSENT
+
+
+@pytest.mark.parametrize(
+    ("reference", "why"),
+    [
+        ("seal_mlc/bibtex/dynamic_nec", "no row 'dynamic_nec'. Did you mean dynamic_nce"),
+        ("seal_mlc/bibtx/ce", "no column 'bibtx'. Did you mean bibtex"),
+        ("seal_mlc/bibtex/ce : 2d", "the format '2d'"),
+        ("seal_mlc/bibtex/ce -", "cannot be read"),
+        ("seal_mlc/bibtex/mean(ce)", "is none of"),
+        ("seal_mlc/bibtex/verdict(ce > ce_5)", "no claim `ce > ce_5`"),
+        ("bibtex/ce", "it names no table"),
+        ("ce", "a place is column/row"),
+    ],
+)
+def test_a_wrong_reference_is_named_with_its_file_and_line(reference: str, why: str, tmp_path: Path) -> None:
+    file = tmp_path / "text.yaml"
+    file.write_text(f"first\nsecond {{{reference}}}\n")
+    with pytest.raises(TableError) as raised:
+        References().fill(file.read_text(), file)
+    assert f"{file}:2: the reference {{{reference}}}: " in str(raised.value) and why in str(raised.value)
+
+
+def test_every_number_in_a_note_has_something_behind_it() -> None:
+    found = [fault for table in tables() for fault in unsupported(table)]
+    assert not found, "write a reference such as {column/row} in place of each:\n" + "\n".join(found)
+
+
+def test_no_note_refers_to_runs_that_are_not_there() -> None:
+    for table in tables():
+        page = Path(f"results/{table.name}.md")
+        assert not page.exists() or ABSENT not in page.read_text(), f"{page} quotes a missing run"
+
+
+def test_the_exceptions_have_files_and_are_in_use() -> None:
+    files = set(committed("**"))
+    written = {t.name: {n for _, text in texts(t) for n in numbers(text)} for t in tables()}
+    for entry in quotations():
+        file = Path(entry["file"])
+        assert file in files, f"{QUOTED}: git has no {file}"
+        for number in entry["numbers"]:
+            assert has(file, number), f"{QUOTED}: {file} has no {number}"
+            unused = [name for name in entry["tables"] if number not in written[name]]
+            assert len(unused) < len(entry["tables"]), f"{QUOTED}: no note has {number} any more"
+
+
+def test_numbers_are_found_in_prose_and_names_are_not() -> None:
+    text = "F1 is 42.5 against -3 %, {a/b} and `7` of Table 9 (2018), seed 0, 2,417 rows, 1e-3 [x](y_1.md)."
+    assert numbers(text) == ["42.5", "-3 %", "2,417", "1e-3"]
+
+
+def test_the_page_of_findings_is_what_the_records_say() -> None:
+    drawn = findings.drawn()
+    assert ABSENT not in drawn
+    assert drawn == findings.PAGE.read_text(), "python -m scripts.figures.findings draws another page"
+
+
+def test_the_prose_of_findings_has_no_number_of_its_own_but_the_rule_of_verdicts() -> None:
+    tree = yaml.safe_load(findings.SOURCE.read_text())
+    said = [tree["says"], *(part["says"] for part in (*tree["papers"], *tree["sections"]))]
+    assert {n for text in said for n in numbers(text)} <= {"95 %", "5 %", f"{ROOM:g}"}
+
+
+def test_each_verdict_of_findings_is_that_of_its_page() -> None:
+    word = {found: state for state, found in findings.FOUND.items()}
+    lines = [line.split(" | ") for line in findings.PAGE.read_text().splitlines()]
+    rows = [line for line in lines if len(line) > 3 and line[0].removeprefix("| ") in word]
+    for found, claim, cells, *_ in rows:
+        label, _, rest = cells.removeprefix("[").partition("](../results/")
+        page = Path("results", rest.removesuffix(")")).read_text()
+        block = page.partition(f"({claim}): ")[2].partition("\n- ")[0]
+        assert f"  - {label}: {word[found.removeprefix('| ')]}" in block, (claim, cells)
+    assert len(rows) > 80
