@@ -54,6 +54,8 @@ class InfNet(Phased):
             nothing keeps the epoch that `tune` goes on from.
     """
 
+    from_best = ("tune",)
+
     def __init__(
         self,
         networks: InferenceNetworks,
