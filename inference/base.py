@@ -61,3 +61,17 @@ class Criterion(ABC, Generic[P]):
     @abstractmethod
     def predict(self, p: P) -> Tensor:
         """The answer to each example, discrete or relaxed, 0 at masked positions."""
+
+
+@dataclass(frozen=True)
+class CriterionPair(Criterion[P]):
+    """The loss of one criterion with the prediction of another."""
+
+    loss_of: Criterion
+    prediction_of: Criterion
+
+    def loss(self, p: P, y: Tensor) -> Tensor:
+        return self.loss_of.loss(p, y)
+
+    def predict(self, p: P) -> Tensor:
+        return self.prediction_of.predict(p)

@@ -1,12 +1,13 @@
 """A training scheme: parts that learn, moved in turns."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from pytorch_lightning.cli import LRSchedulerCallable, OptimizerCallable, ReduceLROnPlateau
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.optim import Optimizer
 from torchmetrics import Metric
 
 from datamodules.batches import Batch
@@ -216,3 +217,12 @@ def check_clip_norm(name: str, norm: float | None) -> None:
     """
     if norm is not None and not norm > 0:
         raise ValueError(f"{name} is {norm}: take a number above 0, or null to clip nothing.")
+
+
+def check_settings(option: str, settings: Mapping[str, float] | None, optimizer: Optimizer) -> None:
+    """Raise ValueError if settings of a parameter group have one that its optimizer does not have."""
+    if strange := set(settings or ()) - set(optimizer.defaults):
+        raise ValueError(
+            f"{option} has {', '.join(sorted(strange))}, which {type(optimizer).__name__} does not have. "
+            f"There are: {', '.join(optimizer.defaults)}."
+        )

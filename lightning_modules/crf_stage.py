@@ -14,7 +14,7 @@ from lightning_modules.crf import CRFScheme
 from lightning_modules.phases import Phased
 from losses.observed import mean
 
-Phase = Literal["unary", "pairwise", "joint"]
+Phase = Literal["unary", "pairwise", "joint", "restart", "second_restart"]
 PHASES: tuple[Phase, ...] = ("unary", "pairwise", "joint")
 
 
@@ -26,7 +26,13 @@ class CRFStage(Phased, CRFScheme):
     criterion. Each has an optimizer and a learning rate schedule of its own; see Phased for what ends it. The
     checkpoint of a phase predicts as the phase does. With the first phase only, this trains the network
     alone.
+
+    Two more phases are a control that is not in the paper. `restart` and `second_restart` are `joint` again,
+    from the weights of the best epoch so far, by a new `restart_optimizer`; None takes `joint_optimizer`. So
+    (joint, restart, second_restart) has three phases and no stage.
     """
+
+    from_best = ("restart", "second_restart")
 
     def __init__(
         self,
@@ -37,12 +43,13 @@ class CRFStage(Phased, CRFScheme):
         joint_optimizer: OptimizerCallable,
         *,
         phases: tuple[Phase, ...] = PHASES,
+        restart_optimizer: OptimizerCallable | None = None,
         **scheme: Any,
     ) -> None:
         super().__init__(phases=phases, energy=energy, criterion=criterion, **scheme)
         self.save_hyperparameters()
         self.unary_optimizer, self.pairwise_optimizer = unary_optimizer, pairwise_optimizer
-        self.joint_optimizer = joint_optimizer
+        self.joint_optimizer, self.restart_optimizer = joint_optimizer, restart_optimizer or joint_optimizer
 
     def training_step(self, batch: Batch, index: int) -> None:
         self.move(self.phase, batch)
@@ -61,10 +68,14 @@ class CRFStage(Phased, CRFScheme):
 
     def parts(self) -> dict[str, Part]:
         unary, pairwise = self.energy.unary_parameters(), self.energy.pairwise_parameters()
+        everything = [*self.energy.parameters()]
+        again = partial(Part, everything, self.restart_optimizer, self.crf_loss)
         parts = {
             "unary": partial(Part, unary, self.unary_optimizer, self.unary_loss),
             "pairwise": partial(Part, pairwise, self.pairwise_optimizer, self.crf_loss),
-            "joint": partial(Part, self.energy.parameters(), self.joint_optimizer, self.crf_loss),
+            "joint": partial(Part, everything, self.joint_optimizer, self.crf_loss),
+            "restart": again,
+            "second_restart": again,
         }
         return {phase: parts[phase](**self.main_options) for phase in self.phases}
 

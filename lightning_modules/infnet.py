@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Collection
 from functools import cache
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -14,7 +13,7 @@ from torchmetrics import Metric
 from datamodules.batches import Batch
 from energies.base import ConditionedEnergy, Energy
 from inference.networks import InferenceNetworks
-from lightning_modules.base import Part
+from lightning_modules.base import Part, check_settings
 from lightning_modules.bookkeeping import EVALUATION, judge, scores_of
 from lightning_modules.engine.processes import mean_over_processes
 from lightning_modules.metrics.changes import TagChanges
@@ -22,7 +21,6 @@ from lightning_modules.phases import Phased
 from losses.joint import ROLES, JointObjective, Perceptron, Role, RoleEnergies
 from losses.observed import mean
 from networks.batch_norm import at_rest, batch_norms
-from networks.pretrained import read_checkpoint
 from networks.sizes import at_least
 
 
@@ -55,6 +53,8 @@ class InfNet(Phased):
             phases do not fit one another; at the start of a fit, the optimizer has no such settings, or
             nothing keeps the epoch that `tune` goes on from.
     """
+
+    from_best = ("tune",)
 
     def __init__(
         self,
@@ -138,12 +138,7 @@ class InfNet(Phased):
             of_a = [p for p in learned if p not in of_f]
             learned = [{"params": of_a}, {"params": [*of_f], **self.augmented_settings}]
         inference = Part(learned, self.inference_optimizer, self.networks_loss, **self.main_options)
-        has = inference.optimizer.defaults
-        if strange := set(self.augmented_settings or ()) - set(has):
-            raise ValueError(
-                f"augmented_settings has {', '.join(sorted(strange))}, which "
-                f"{type(inference.optimizer).__name__} does not have. There are: {', '.join(has)}."
-            )
+        check_settings("augmented_settings", self.augmented_settings, inference.optimizer)
         energy = Part(self.energy.parameters(), self.energy_optimizer, self.energy_loss)
         return {"inference": inference, "energy": energy}
 
@@ -153,16 +148,9 @@ class InfNet(Phased):
     def predict(self, batch: Batch) -> Tensor:
         return self.space.over(batch.mask).relax(self.networks.predict(batch.inputs))
 
-    def on_fit_start(self) -> None:
-        """See Phased."""
-        super().on_fit_start()
-        if "tune" in self.phases:
-            self._keeper()
-
     def enter(self, phase: str) -> None:
         """See Phased; `tune` goes on from the best epoch of `joint`, with a fresh optimizer."""
         super().enter(phase)
-        self.load_state_dict(read_checkpoint(Path(self._keeper().best_model_path))["state_dict"])
         self.networks.fix_augmented()
         self.part["inference"].optimizer.state.clear()
 
@@ -189,18 +177,6 @@ class InfNet(Phased):
             self.findings["changes"] = self.changes.found()
             self.changes.reset()
         return scores
-
-    def _keeper(self) -> Any:  # noqa: ANN401  (a ModelCheckpoint)
-        """The callback that keeps the best epoch by the stop rule's score."""
-        assert self.trainer.early_stopping_callback is not None
-        judged = self.trainer.early_stopping_callback.monitor
-        for keeper in self.trainer.checkpoint_callbacks:
-            if getattr(keeper, "monitor", None) == judged:
-                return keeper
-        raise ValueError(
-            f"the phase `tune` goes on from the epoch with the best {judged}, and no ModelCheckpoint keeps "
-            f"it: add one with `monitor: {judged}` to trainer.callbacks."
-        )
 
     def _check_roles(self) -> None:
         roles = self.objective.weights

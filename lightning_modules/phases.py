@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 import torch
 from pytorch_lightning import Callback, LightningModule, Trainer
@@ -10,6 +11,7 @@ from pytorch_lightning.callbacks import EarlyStopping
 from pytorch_lightning.utilities.rank_zero import rank_zero_warn
 
 from lightning_modules.base import Scheme
+from networks.pretrained import read_checkpoint
 
 
 class PhaseStopping(EarlyStopping):
@@ -52,8 +54,11 @@ class Phased(Scheme):
     """A scheme that trains in phases; with one phase it is like any other.
 
     The trainer's EarlyStopping ends each phase and is then reset; the last phase ends the run. The training
-    curve `phase` has the number of each epoch's phase, and a checkpoint stores its phase.
+    curve `phase` has the number of each epoch's phase, and a checkpoint stores its phase. A phase of
+    `from_best` begins with the weights of the best epoch so far, others with the last.
     """
+
+    from_best: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, *, phases: Sequence[str], **scheme: Any) -> None:
         super().__init__(**scheme)
@@ -66,6 +71,9 @@ class Phased(Scheme):
     def enter(self, phase: str) -> None:
         """Begin a phase, before its first epoch; the last checkpoint is of the previous phase."""
         self.phase = phase
+        if phase in self.from_best:
+            best = Path(self.keeper(phase).best_model_path)
+            self.load_state_dict(read_checkpoint(best)["state_dict"])
 
     def next_phase(self) -> str | None:
         """The phase after this one, if there is one."""
@@ -84,7 +92,8 @@ class Phased(Scheme):
         """See Scheme.
 
         Raises:
-            ValueError: the trainer has no EarlyStopping to end a phase.
+            ValueError: the trainer has no EarlyStopping to end a phase, or no ModelCheckpoint that keeps
+                the best epoch for a phase that begins with it.
         """
         super().on_fit_start()
         if self.next_phase() and self.trainer.early_stopping_callback is None:
@@ -92,6 +101,20 @@ class Phased(Scheme):
                 f"{type(self).__name__} has no EarlyStopping callback to end its phases. Add one to "
                 "trainer.callbacks, or a layer that has it, such as --config conf/data/ocr.yaml."
             )
+        for phase in (p for p in self.phases[1:] if p in self.from_best):
+            self.keeper(phase)
+
+    def keeper(self, phase: str) -> Any:  # noqa: ANN401  (a ModelCheckpoint)
+        """The callback that keeps the best epoch by the stop rule's score, from which a phase begins."""
+        assert self.trainer.early_stopping_callback is not None
+        judged = self.trainer.early_stopping_callback.monitor
+        for keeper in self.trainer.checkpoint_callbacks:
+            if getattr(keeper, "monitor", None) == judged:
+                return keeper
+        raise ValueError(
+            f"the phase `{phase}` goes on from the epoch with the best {judged}, and no ModelCheckpoint "
+            f"keeps it: add one with `monitor: {judged}` to trainer.callbacks."
+        )
 
     def on_train_epoch_end(self) -> None:
         """Log the phase; see Scheme."""

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, tensor
 
 from energies.potentials import ChainPotentials
+from inference.base import CriterionPair
 from inference.chain.criteria import (
     Criterion,
     Likelihood,
@@ -178,3 +179,17 @@ def test_a_search_that_has_not_settled_warns() -> None:
     p, _ = random_chain(0, scale=5.0)
     with pytest.warns(UserWarning, match="had not converged after 1 sweeps"):
         MeanFieldCrossEntropy(MeanField(1)).predict(p)
+
+
+def test_a_pair_learns_by_one_criterion_and_answers_by_the_other() -> None:
+    p, y = random_chain()
+    pair = CriterionPair(MeanFieldCrossEntropy(), MarginalCrossEntropy())
+    assert torch.equal(pair.loss(p, y), MeanFieldCrossEntropy().loss(p, y))
+    for b, marginals in enumerate(pair.predict(p)):
+        scores = answers(p, b)
+        log_z = math.log(sum(map(math.exp, scores.values())))
+        counts = torch.zeros_like(marginals)
+        for tags, score in scores.items():
+            for t, s in enumerate(tags):
+                counts[t, s] += math.exp(score - log_z)
+        torch.testing.assert_close(marginals, counts)
