@@ -12,6 +12,7 @@ from torch import Tensor
 
 from datamodules.batches import Batch, Batches, Transform
 from datamodules.errors import DataMismatch
+from networks.inputs import rows_of
 
 
 @dataclass
@@ -42,6 +43,9 @@ class DeviceData(LightningDataModule):
     `observed_share` only that share of the training answers, drawn with the seed, is observed. A `transform`
     changes training batches: see `transforms`.
 
+    With `num_train` only that many of the training examples stay, drawn with the seed; those of a smaller
+    number are among those of a larger one.
+
     With several processes, each trains on its share of every permutation. Each process sees all of validation
     and test, so the numbers are those of one process.
     """
@@ -54,6 +58,7 @@ class DeviceData(LightningDataModule):
         seed: int,
         pool: int = 1,
         observed_share: float | None = None,
+        num_train: int | None = None,
         transform: Transform | None = None,
     ) -> None:
         super().__init__()
@@ -64,6 +69,7 @@ class DeviceData(LightningDataModule):
                 raise DataMismatch(f"{name} is {size}: take 1 or more.")
         self.batch_size, self.eval_batch_size, self.seed = batch_size, eval_batch_size, seed
         self.pool, self.observed_share, self.transform = pool, observed_share, transform
+        self.num_train = num_train
         self.splits: dict[str, Split] = {}
         self.checksums: dict[str, str] = {}  # sha256 of each file that was read, by name
         self.tables: dict[str, Tensor] = {}  # of the vocabulary, for networks that ask for them
@@ -95,6 +101,8 @@ class DeviceData(LightningDataModule):
             for part, split in self.splits.items():
                 if not len(split.inputs):
                     raise DataMismatch(f"No row is left for {part}: give more rows, or another split.")
+            if self.num_train is not None:
+                self.splits["train"] = drawn_rows(self.splits["train"], self.num_train, self.seed)
             if self.observed_share is not None:
                 train = self.splits["train"]
                 train.observed = drawn_share(len(train.y), self.observed_share, self.seed)
@@ -133,6 +141,20 @@ class DeviceData(LightningDataModule):
     def _in_order(self, part: str) -> Batches:
         split = self.splits[part]
         return Batches(split.inputs, split.y, mask=split.mask, batch_size=self.eval_batch_size)
+
+
+def drawn_rows(split: Split, count: int, seed: int) -> Split:
+    """A random choice of `count` examples, in their order.
+
+    Raises:
+        DataMismatch: there are not so many, or it is no number above 0.
+    """
+    if not 0 < count <= len(split.y):
+        raise DataMismatch(f"num_train is {count}: take 1 to {len(split.y):,}, the examples for training.")
+    order = torch.randperm(len(split.y), generator=torch.Generator().manual_seed(seed))
+    index = order[:count].sort().values
+    mask, observed = (None if part is None else part[index] for part in (split.mask, split.observed))
+    return Split(rows_of(split.inputs, index), split.y[index], mask, observed)
 
 
 def drawn_share(count: int, share: float, seed: int) -> Bool[Tensor, " N"]:

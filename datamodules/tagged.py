@@ -51,6 +51,8 @@ class TaggedSentences(DeviceData):
         seed: draws the order of the training sentences, with the epoch.
         pool: how many batches at a time are sorted by length; left out, 1: none are. See Batches.
         observed_share: the share of training answers that are known, drawn with the seed; left out, all.
+        num_train: how many of the training sentences are used, drawn with the seed; left out, all. Ids are
+        those of all sentences.
         folder: where data is kept; left out, DATA_DIR or data/.
         mirror: a folder to read data from; left out, DATA_MIRROR or ../shared/data. Empty: none.
 
@@ -75,6 +77,7 @@ class TaggedSentences(DeviceData):
         seed: int = 0,
         pool: int | None = None,
         observed_share: float | None = None,
+        num_train: int | None = None,
         folder: str | None = None,
         mirror: str | None = None,
     ) -> None:
@@ -84,6 +87,7 @@ class TaggedSentences(DeviceData):
             seed=seed,
             pool=1 if pool is None else pool,
             observed_share=observed_share,
+            num_train=num_train,
         )
         self.text, self.tags, self.features, self.num_dims = data_set(name), list(tags), features, num_dims
         self.num_tags, self.num_words, self.num_vectors = num_tags, num_words, num_vectors

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
-from energies.potentials import Potentials
+from energies.potentials import ChainPotentials, Potentials
 from losses.objectives import ValueAndGradient
 from networks.batch_norm import at_rest, batch_norms
 from networks.inputs import Inputs
@@ -24,6 +24,8 @@ class ConditionedEnergy:
 
     `at_rest` maps y to E, for a step in which the parameters do not learn. What was computed of the input is
     a constant there, so a backward pass to y does not walk through its graph.
+
+    `chain` are the potentials of an energy that is a linear chain: its minimum can be found exactly.
     """
 
     def __init__(
@@ -31,10 +33,13 @@ class ConditionedEnergy:
         energy: Callable[[Tensor], Tensor],
         value_and_gradient: ValueAndGradient | None = None,
         at_rest: Callable[[Tensor], Tensor] | None = None,
+        *,
+        chain: ChainPotentials | None = None,
     ) -> None:
         self._energy = energy
         self.value_and_gradient = value_and_gradient or partial(differentiated, energy)
         self.at_rest = at_rest or energy
+        self.chain = chain
 
     def __call__(self, y: Tensor) -> Tensor:
         """The energy of each answer."""

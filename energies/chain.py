@@ -50,14 +50,17 @@ class ChainEnergy(StructuredEnergy):
 
     def given(self, x: Inputs, mask: Tensor | None = None) -> ConditionedEnergy:
         """The network's scores are computed once."""
-        relaxed = self.potentials(x, mask).relaxed()
+        p = self.potentials(x, mask)
+        relaxed = p.relaxed()
         resting = relaxed.at_rest()
 
         def value_and_gradient(y: Tensor) -> tuple[Tensor, Tensor]:
             score, gradient = resting.value_and_gradient(y)
             return -score, -gradient
 
-        return ConditionedEnergy(lambda y: -relaxed.score(y), value_and_gradient, lambda y: -resting.score(y))
+        return ConditionedEnergy(
+            lambda y: -relaxed.score(y), value_and_gradient, lambda y: -resting.score(y), chain=p
+        )
 
     def check_answers(self, y: Tensor) -> None:
         """Raise ValueError if the data have another number of tags."""

@@ -67,6 +67,10 @@ class AnswerSpace(ABC):
     def cost(self, guess: Tensor, y: Tensor) -> Tensor:
         """How wrong a guess (..., B, ...) is, (..., B): 0 for the truth; differentiable in the guess."""
 
+    def tag_costs(self, y: Tensor) -> Tensor:
+        """The cost (B, T, S) of each tag at each position, whose sum over an answer is its cost; of tags."""
+        raise NotImplementedError
+
     @abstractmethod
     def quality(self, guess: Tensor, y: Tensor) -> Tensor:
         """How good a guess (..., B, ...) is, (..., B): 1 for the truth, in [0, 1]."""
@@ -224,6 +228,10 @@ class TagSequences(AnswerSpace):
         if self.reduction == "sum":
             return 2 * (self.real.sum(-1) - (guess * y).sum((-2, -1)))
         return 1 - self.quality(guess, y)
+
+    def tag_costs(self, y: Tensor) -> Tensor:
+        wrong = self._hide(1 - y)
+        return 2 * wrong if self.reduction == "sum" else wrong / self._length().view(-1, 1, 1)
 
     def quality(self, guess: Tensor, y: Tensor) -> Tensor:
         right = (guess * y).sum((-2, -1))

@@ -2,7 +2,7 @@
 
 The network of role `test`, A, predicts. The network of role `augmented`, F, looks for answers of low energy
 and high cost while the energy is trained. There are three ways to build the two, and one network for both
-roles.
+roles. In a chain F may be no network, but that answer itself.
 
 Shapes: B examples; logits have the shape of an answer, (B, ...); H features at each position.
 """
@@ -14,6 +14,9 @@ from copy import deepcopy
 import torch
 from torch import Tensor, nn
 
+from energies.base import ConditionedEnergy
+from energies.spaces import AnswerSpace
+from inference.exact import lowest
 from losses.joint import ROLES, Role
 from networks.features import Features
 from networks.inputs import Inputs
@@ -23,13 +26,18 @@ Relax = Callable[[Tensor], Tensor]
 
 
 class InferenceNetworks(nn.Module, ABC):
-    """A and F. `supervised`: those trained with the local cross-entropy too.   [InfNet+ code]"""
+    """A and F.
 
+    `learned`: those that are networks; the answers of the others are `searched`. `supervised`: those trained
+    with the local cross-entropy too.   [InfNet+ code]
+    """
+
+    learned: tuple[Role, ...] = ROLES
     supervised: tuple[Role, ...] = ROLES
 
     @abstractmethod
     def forward(self, x: Inputs, y: Tensor, relax: Relax, roles: Collection[Role]) -> dict[Role, Tensor]:
-        """Logits (B, ...) of the requested roles; `relax` maps logits to a relaxed answer."""
+        """Logits (B, ...) of the requested roles that are learned; `relax` maps them to a relaxed answer."""
 
     @abstractmethod
     def predict(self, x: Inputs) -> Tensor:
@@ -54,6 +62,10 @@ class InferenceNetworks(nn.Module, ABC):
                 f"the objective trains F alone, and {type(self).__name__} would predict with an untrained A: "
                 "take networks.Single, or an objective of both such as Compound."
             )
+
+    def searched(self, energy: ConditionedEnergy, space: AnswerSpace, y: Tensor) -> dict[Role, Tensor]:
+        """The answers (B, ...) of the roles that are not learned; no gradient reaches the energy."""
+        return {}
 
     def fix_augmented(self) -> None:
         """Freeze F and start to tune A from it; only for networks that `check` accepts with `tuned`."""
@@ -171,3 +183,32 @@ class Stacked(InferenceNetworks):
 
     def predictors(self) -> list[nn.Module]:
         return [self.test]
+
+
+class ExactAugmented(InferenceNetworks):
+    """F is the exact cost-augmented answer of a chain, A is a network.
+
+    F(x, y) = argmax_y' cost(y', y) - E(x, y'), by Viterbi with the cost of each tag added to its unary score.
+    So it attains the maximum of the margin-rescaled hinge.   [InfNet+ eqs. 4, 6; Scaling eq. 7]
+
+    Raises:
+        ValueError: in the first step, if the energy is not a chain.
+    """
+
+    learned = supervised = ("test",)
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, x: Inputs, y: Tensor, relax: Relax, roles: Collection[Role]) -> dict[Role, Tensor]:
+        return {"test": self.net(x)} if "test" in roles else {}
+
+    def searched(self, energy: ConditionedEnergy, space: AnswerSpace, y: Tensor) -> dict[Role, Tensor]:
+        return {"augmented": lowest(energy, space.tag_costs(y))}
+
+    def predict(self, x: Inputs) -> Tensor:
+        return self.net(x)
+
+    def predictors(self) -> list[nn.Module]:
+        return [self.net]

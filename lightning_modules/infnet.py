@@ -109,7 +109,7 @@ class InfNet(Phased):
         mean -[cost(F) - E(F)] + lambda E(A) + supervision   [InfNet+ eq. 6, §4.1]
         """
         objective = self.objective if self.phase == "joint" else Perceptron()
-        logits, answers = self._answers(batch, objective.weights)
+        logits, answers = self._answers(batch, [r for r in objective.weights if r in self.networks.learned])
         energy = self._given(batch).at_rest
         energies = self._energies(energy, batch, answers, truth=objective.networks_see_truth)
         return objective.network_loss(energies) + self._supervision(logits, batch)
@@ -218,10 +218,14 @@ class InfNet(Phased):
     def _answers(
         self, batch: Batch, roles: Collection[Role]
     ) -> tuple[dict[Role, Tensor], dict[Role, Tensor]]:
-        """The logits and the relaxed answer of each role, each computed once."""
-        relax = cache(self.space.over(batch.mask).relax)
+        """The logits of roles that are learned, and the relaxed answer of each, each computed once."""
+        space = self.space.over(batch.mask)
+        relax = cache(space.relax)
         logits = self.networks(batch.inputs, batch.y, relax, roles)
-        return logits, {role: relax(values) for role, values in logits.items()}
+        answers = {role: relax(values) for role, values in logits.items()}
+        if set(roles) - logits.keys():
+            answers |= self.networks.searched(self._given(batch), space, batch.y)
+        return logits, answers
 
     def _given(self, batch: Batch) -> ConditionedEnergy:
         return self.given or self.energy.over(batch.mask).given(batch.inputs)

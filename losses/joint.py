@@ -58,12 +58,14 @@ class JointObjective(ABC):
         return self.weighted(self.hinges(energies))
 
     def network_loss(self, energies: RoleEnergies) -> Scalar:
-        """What the networks minimise: minus the weighted sum of mean violations."""
-        return -self.weighted({role: self.violation(role, energies) for role in self.weights})
+        """What the networks minimise: minus the weighted sum of mean violations, of roles with a guess."""
+        return -self.weighted(
+            {role: self.violation(role, energies) for role in self.weights if role in energies.guess}
+        )
 
     def weighted(self, terms: dict[Role, Scalar]) -> Scalar:
-        """The weighted sum of a term of each role."""
-        return reduce(torch.add, [w * terms[role] for role, w in self.weights.items()])
+        """The weighted sum of these roles' terms."""
+        return reduce(torch.add, [self.weights[role] * term for role, term in terms.items()])
 
     def hinges(self, energies: RoleEnergies) -> dict[Role, Scalar]:
         """The mean hinge of each role."""

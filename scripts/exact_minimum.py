@@ -12,7 +12,6 @@ import sys
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -22,7 +21,7 @@ from datamodules.base import DeviceData
 from datamodules.errors import DataError
 from energies.chain import ChainEnergy
 from experiments.errors import UserError
-from inference.chain import viterbi
+from inference.exact import lowest
 from lightning_modules.base import Scheme
 from lightning_modules.bookkeeping import judge, scores_of
 from scripts.robustness.finished_run import finished, of
@@ -72,11 +71,9 @@ def compare(scheme: Scheme, data: DeviceData) -> tuple[dict[str, Row], float]:
     for batch in data.val_dataloader():
         of_answer = chain.given(batch.inputs, batch.mask)
         own = scheme.predict(batch)
-        p = chain.potentials(batch.inputs, batch.mask)
-        tags = F.one_hot(viterbi(p).tags, own.shape[-1]).to(own.dtype)
-        lowest = scheme.space.over(batch.mask).decode(tags)  # which applies the mask
-        found.append(of_answer(torch.stack([batch.y.to(own.dtype), own, lowest])))
-        for metric, answer in zip(metrics.values(), (own, lowest), strict=True):
+        best = lowest(of_answer)
+        found.append(of_answer(torch.stack([batch.y.to(own.dtype), own, best])))
+        for metric, answer in zip(metrics.values(), (own, best), strict=True):
             judge(metric, batch, answer)
     energies = torch.cat(found, -1)
     rows = {name: {"energy": float(mean)} for name, mean in zip(ANSWERS, energies.mean(-1), strict=True)}

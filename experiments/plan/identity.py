@@ -27,6 +27,7 @@ FREE_CALLBACKS = (
     "LearningRateMonitor",
     "DeviceStatsMonitor",
     "ThroughputMonitor",
+    "EnergyScores",
 )
 FREE_CALLBACK_KEYS = {
     "dirpath",

@@ -38,7 +38,7 @@ class Likelihood(Criterion[ChainPotentials]):
         return chain.nll(p, y.argmax(-1))
 
     def predict(self, p: ChainPotentials) -> Tags:
-        return _best(p)
+        return best(p)
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class StructuredSVM(Criterion[ChainPotentials]):
         return structured_hinge(p.score_difference(worst, gold), price)
 
     def predict(self, p: ChainPotentials) -> Tags:
-        return _best(p)
+        return best(p)
 
 
 @dataclass(frozen=True)
@@ -150,6 +150,7 @@ def _in_logs(p: ChainPotentials, y: Tags) -> Rows:
     return log_cross_entropy(c.restore(way.forward_messages(c) + way.backward_messages(c)), y)
 
 
-def _best(p: ChainPotentials) -> Tags:
+def best(p: ChainPotentials) -> Tags:
+    """The best answer, one-hot, 0 at masked positions."""
     tags = F.one_hot(chain.viterbi(p).tags, p.unary.shape[-1]).to(p.state)
     return tags if p.mask is None else tags * p.mask.unsqueeze(-1)
