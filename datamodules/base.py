@@ -153,8 +153,12 @@ def drawn_rows(split: Split, count: int, seed: int) -> Split:
         raise DataMismatch(f"num_train is {count}: take 1 to {len(split.y):,}, the examples for training.")
     order = torch.randperm(len(split.y), generator=torch.Generator().manual_seed(seed))
     index = order[:count].sort().values
+    inputs, y = rows_of(split.inputs, index), split.y[index]
     mask, observed = (None if part is None else part[index] for part in (split.mask, split.observed))
-    return Split(rows_of(split.inputs, index), split.y[index], mask, observed)
+    if mask is not None:  # sequences end with the longest that is left
+        longest = int(mask.sum(1).max())
+        y, mask = y[:, :longest], mask[:, :longest]
+    return Split(inputs, y, mask, observed)
 
 
 def drawn_share(count: int, share: float, seed: int) -> Bool[Tensor, " N"]:

@@ -17,6 +17,7 @@ from energies.base import SumEnergy
 from energies.chain import ChainEnergy
 from energies.spaces import TagSequences
 from energies.tag_lm import TagLMEnergy
+from experiments.plan.spec import read_table
 from inference.exact import lowest
 from inference.networks import ExactAugmented
 from losses.joint import Compound, MarginRescaled, RoleEnergies
@@ -123,11 +124,32 @@ def test_an_energy_that_has_no_exact_answer_is_refused_before_training_ends(
 
 
 def test_fewer_training_examples_are_a_part_of_more() -> None:
-    mask = torch.ones(20, T, dtype=torch.bool)
-    x, y = torch.arange(20 * T).view(20, T, 1), torch.arange(20).view(20, 1, 1)
+    mask = torch.arange(T) < torch.arange(20).unsqueeze(1) % 2 + 2  # lengths 2 and 3
+    x, y = torch.arange(20 * T).view(20, T, 1), torch.arange(20).view(20, 1, 1).expand(20, T, 1)
     few, more = (drawn_rows(Split(Sequences(x, mask), y, mask), n, seed=3) for n in (5, 9))
     assert len(few.y) == 5 and len(more.y) == 9
     assert set(few.y.flatten().tolist()) < set(more.y.flatten().tolist())
-    assert torch.equal(few.inputs.values[:, 0, 0], few.y.flatten() * T)
+    assert torch.equal(few.inputs.values[:, 0, 0], few.y[:, 0, 0] * T)
+    assert few.mask is not None and torch.equal(few.mask, few.inputs.mask)
+    assert few.y.shape[:2] == few.mask.shape == (5, 3)
     with pytest.raises(DataMismatch, match="num_train is 21: take 1 to 20"):
         drawn_rows(Split(Sequences(x, mask), y, mask), 21, seed=0)
+
+
+@pytest.mark.parametrize("row", ["floor", "spen", "exact"])
+def test_rows_of_the_table_train_on_a_known_chain(row: str, tmp_path: Path) -> None:
+    layers = read_table("conf/tables/where_structure_helps.yaml").layers(row, "known_chain")
+    options = [word for file in layers for word in ("--config", str(file))]
+    assert train.main([*options, "--trainer.max_epochs=2", f"--run_dir={tmp_path}/run"]) == 0
+    record = json.loads((tmp_path / "run/record.json").read_text())
+    assert record["metrics"]["test/regret"] > 0
+
+
+def test_the_floor_counts_a_part_of_the_sentences(tmp_path: Path) -> None:
+    for name in ("conll2003_en", "glove_6b"):
+        if reason := Sources().missing(data_set(name)):
+            pytest.skip(reason)
+    files = ("conf/data/conll2003_250.yaml", "conf/scheme/floor.yaml")
+    options = [word for file in files for word in ("--config", file)]
+    assert train.main([*options, f"--run_dir={tmp_path}/run"]) == 0
+    assert json.loads((tmp_path / "run/record.json").read_text())["metrics"]["test/f1"] > 0
