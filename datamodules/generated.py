@@ -174,7 +174,7 @@ class KnownChains(KnownData):
             eval_batch_size=eval_batch_size,
             seed=seed,
         )
-        self.num_tags = num_tags
+        self.num_features, self.num_tags, self.num_inputs = num_features, num_tags, num_inputs
 
     def _drawn(self, count: int, draw: torch.Generator) -> Split:
         split = super()._drawn(count, draw)
@@ -210,4 +210,4 @@ class KnownLabelSets(KnownData):
             eval_batch_size=eval_batch_size,
             seed=seed,
         )
-        self.num_features, self.num_labels = num_features, num_labels
+        self.num_features, self.num_labels, self.num_patterns = num_features, num_labels, num_patterns

@@ -72,7 +72,7 @@ def test_every_file_of_conf_names_a_known_set_and_follows_the_seed() -> None:
         described = data_of(ROOT / path)
         own = {"num_features": 1, "num_labels": 1} if path.stem == "arff" else {}  # which a user gives
         arguments = described["init_args"] | own
-        known = {"arff", "folder", "generated", "ocr", "conll2003"} | set(data_sets())
+        known = {"arff", "folder", "generated", "known_", "ocr", "conll2003"} | set(data_sets())
         assert arguments.get("name") in known or any(path.stem.startswith(name) for name in known)
         assert arguments["seed"] == "${seed_everything}"
         module, _, name = described["class_path"].rpartition(".")
