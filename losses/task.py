@@ -50,6 +50,25 @@ class EnergyAndSupervision(TaskLoss):
         observed: Tensor | None = None,
     ) -> Tensor:
         supervision = over_observed(space.supervise(logits, y), observed)
-        return (
-            self.energy_weight * energy(x, space.relax(logits)) + self.supervision_weight * supervision
-        ).mean()
+        weighed = self.energy_weight * self.energy_term(energy, space, x, logits)
+        return (weighed + self.supervision_weight * supervision).mean()
+
+    def energy_term(self, energy: EnergyFn, space: Answers, x: Inputs, logits: Tensor) -> Tensor:
+        """What lambda_1 weighs, for each example."""
+        return energy(x, space.relax(logits))
+
+
+@dataclass(frozen=True)
+class FreeEnergyAndSupervision(EnergyAndSupervision):
+    """Mean of lambda_1 [E(x, q) - tau H(q)] + lambda_2 supervision, q the relaxed prediction.
+
+    With tau = 1 the bracket is KL(q || p) - log Z for p(y) = exp(-E(x, y)) / Z: mean field's free energy, for
+    a network. Without H(q) its minimum over relaxed answers of a chain is a one-hot answer.
+    """
+
+    temperature: float = 1.0  # tau
+
+    def energy_term(self, energy: EnergyFn, space: Answers, x: Inputs, logits: Tensor) -> Tensor:
+        """log_prob is linear in the answer and takes its logits as constants: -H(q), its gradient too."""
+        q = space.relax(logits)
+        return energy(x, q) + self.temperature * space.log_prob(logits, q)

@@ -28,6 +28,7 @@ FREE_CALLBACKS = (
     "DeviceStatsMonitor",
     "ThroughputMonitor",
     "EnergyScores",
+    "Following",
 )
 FREE_CALLBACK_KEYS = {
     "dirpath",

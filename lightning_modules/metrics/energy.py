@@ -1,6 +1,6 @@
 """Scores of the energy's own answer beside those of the scheme that predicts."""
 
-from functools import partialmethod
+from abc import abstractmethod
 from typing import Any
 
 from pytorch_lightning import Callback, Trainer
@@ -11,29 +11,38 @@ from inference.exact import lowest
 from lightning_modules.bookkeeping import judge, scores_of
 
 
-class EnergyScores(Callback):
-    """Judges argmin_y E(x, y), found exactly, by a copy of the scheme's metric: is the energy a good model?
+class EnergyCallback(Callback):
+    """Measures something of a scheme's energy on each batch of validation and test.
 
-    Logged as `val/energy_...` and `test/energy_...`. It draws no random number and changes none of the run,
-    so ids of runs leave it out.
+    It draws no random number and changes nothing of a run, so ids of runs leave it out.
 
     Raises:
-        ValueError: the scheme has no energy; on validation, if its energy is not a chain.
+        ValueError: the scheme has no energy.
     """
 
-    metric: Metric
+    @abstractmethod
+    def begin(self, scheme: Any) -> None:  # noqa: ANN401  (a Scheme with an energy)
+        """Forget all batches."""
 
-    def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:  # noqa: ANN401  (a Scheme)
+    @abstractmethod
+    def add(self, scheme: Any, batch: Batch) -> None:  # noqa: ANN401
+        """Add a batch."""
+
+    @abstractmethod
+    def found(self, stage: str) -> dict[str, Any]:
+        """What to log, by name."""
+
+    def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:  # noqa: ANN401
         """Check that there is an energy."""
         if not hasattr(pl_module, "energy"):
             raise ValueError(
-                f"{type(pl_module).__name__} has no energy whose answer could be scored: leave EnergyScores "
-                "out of trainer.callbacks."
+                f"{type(pl_module).__name__} has no energy whose answer could be scored: leave "
+                f"{type(self).__name__} out of trainer.callbacks."
             )
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: Any) -> None:  # noqa: ANN401
-        """Begin with an empty metric."""
-        self.metric = pl_module.metric.clone()
+        """Begin."""
+        self.begin(pl_module)
 
     def on_validation_batch_end(
         self,
@@ -45,15 +54,37 @@ class EnergyScores(Callback):
         dataloader_idx: int = 0,
     ) -> None:
         """Add a batch."""
-        energy = pl_module.energy.over(batch.mask).given(batch.inputs)
-        judge(self.metric, batch, lowest(energy))
+        self.add(pl_module, batch)
 
-    def on_validation_epoch_end(self, trainer: Trainer, pl_module: Any, stage: str = "val") -> None:  # noqa: ANN401
-        """Log the scores."""
-        scores = scores_of(self.metric, choose=stage == "val")
-        found = {f"{stage}/energy_{name}": value for name, value in scores.items() if not value.dim()}
-        pl_module.log_dict(found)
+    def on_validation_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:  # noqa: ANN401
+        """Log what was found."""
+        pl_module.log_dict(self.found("val"))
+
+    def on_test_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:  # noqa: ANN401
+        """Log what was found."""
+        pl_module.log_dict(self.found("test"))
 
     on_test_epoch_start = on_validation_epoch_start
     on_test_batch_end = on_validation_batch_end
-    on_test_epoch_end = partialmethod(on_validation_epoch_end, stage="test")
+
+
+class EnergyScores(EnergyCallback):
+    """Judges argmin_y E(x, y), found exactly, by a copy of the scheme's metric: is the energy a good model?
+
+    Logged as `val/energy_...` and `test/energy_...`.
+
+    Raises:
+        ValueError: the scheme has no energy; on validation, if its energy is not a chain.
+    """
+
+    metric: Metric
+
+    def begin(self, scheme: Any) -> None:  # noqa: ANN401
+        self.metric = scheme.metric.clone()
+
+    def add(self, scheme: Any, batch: Batch) -> None:  # noqa: ANN401
+        judge(self.metric, batch, lowest(scheme.energy.over(batch.mask).given(batch.inputs)))
+
+    def found(self, stage: str) -> dict[str, Any]:
+        scores = scores_of(self.metric, choose=stage == "val")
+        return {f"{stage}/energy_{name}": value for name, value in scores.items() if not value.dim()}
