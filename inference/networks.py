@@ -2,7 +2,7 @@
 
 The network of role `test`, A, predicts. The network of role `augmented`, F, looks for answers of low energy
 and high cost while the energy is trained. There are three ways to build the two, and one network for both
-roles. In a chain F may be no network, but that answer itself.
+roles. F may also be no network: the exact answer of a chain, or the best of samples of A.
 
 Shapes: B examples; logits have the shape of an answer, (B, ...); H features at each position.
 """
@@ -63,8 +63,13 @@ class InferenceNetworks(nn.Module, ABC):
                 "take networks.Single, or an objective of both such as Compound."
             )
 
-    def searched(self, energy: ConditionedEnergy, space: AnswerSpace, y: Tensor) -> dict[Role, Tensor]:
-        """The answers (B, ...) of the roles that are not learned; no gradient reaches the energy."""
+    def searched(
+        self, energy: ConditionedEnergy, space: AnswerSpace, y: Tensor, logits: dict[Role, Tensor]
+    ) -> dict[Role, Tensor]:
+        """The answers (B, ...) of the roles that are not learned, given the logits of those that are.
+
+        No gradient reaches the energy.
+        """
         return {}
 
     def fix_augmented(self) -> None:
@@ -185,15 +190,8 @@ class Stacked(InferenceNetworks):
         return [self.test]
 
 
-class ExactAugmented(InferenceNetworks):
-    """F is the exact cost-augmented answer of a chain, A is a network.
-
-    F(x, y) = argmax_y' cost(y', y) - E(x, y'), by Viterbi with the cost of each tag added to its unary score.
-    So it attains the maximum of the margin-rescaled hinge.   [InfNet+ eqs. 4, 6; Scaling eq. 7]
-
-    Raises:
-        ValueError: in the first step, if the energy is not a chain.
-    """
+class Searched(InferenceNetworks):
+    """A is a network, F an answer that is searched for anew in each step of the energy."""
 
     learned = supervised = ("test",)
 
@@ -204,8 +202,47 @@ class ExactAugmented(InferenceNetworks):
     def forward(self, x: Inputs, y: Tensor, relax: Relax, roles: Collection[Role]) -> dict[Role, Tensor]:
         return {"test": self.net(x)} if "test" in roles else {}
 
-    def searched(self, energy: ConditionedEnergy, space: AnswerSpace, y: Tensor) -> dict[Role, Tensor]:
+    def predict(self, x: Inputs) -> Tensor:
+        return self.net(x)
+
+    def predictors(self) -> list[nn.Module]:
+        return [self.net]
+
+
+class ExactAugmented(Searched):
+    """F is the exact cost-augmented answer of a chain.
+
+    F(x, y) = argmax_y' cost(y', y) - E(x, y'), by Viterbi with the cost of each tag added to its unary score.
+    So it attains the maximum of the margin-rescaled hinge.   [InfNet+ eqs. 4, 6; Scaling eq. 7]
+
+    Raises:
+        ValueError: in the first step, if the energy is not a chain.
+    """
+
+    def searched(
+        self, energy: ConditionedEnergy, space: AnswerSpace, y: Tensor, logits: dict[Role, Tensor]
+    ) -> dict[Role, Tensor]:
         return {"augmented": lowest(energy, space.tag_costs(y))}
+
+
+class SampledAugmented(Searched):
+    """F is the best of samples of A, for an energy whose cost-augmented answer cannot be found exactly.
+
+    F(x, y) = argmax of cost(y', y) - E(x, y') over `num_samples` answers y' ~ A(x).   [InfNet+ eq. 4]
+    """
+
+    def __init__(self, net: nn.Module, num_samples: int = 20) -> None:
+        super().__init__(net)
+        at_least(1, num_samples=num_samples)
+        self.num_samples = num_samples
+
+    @torch.no_grad()
+    def searched(
+        self, energy: ConditionedEnergy, space: AnswerSpace, y: Tensor, logits: dict[Role, Tensor]
+    ) -> dict[Role, Tensor]:
+        answers = space.sample(logits["test"], self.num_samples)
+        best = (space.cost(answers, y) - energy(answers)).argmax(0)
+        return {"augmented": answers[best, torch.arange(len(y), device=y.device)]}
 
     def predict(self, x: Inputs) -> Tensor:
         return self.net(x)

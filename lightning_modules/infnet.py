@@ -224,7 +224,7 @@ class InfNet(Phased):
         logits = self.networks(batch.inputs, batch.y, relax, roles)
         answers = {role: relax(values) for role, values in logits.items()}
         if set(roles) - logits.keys():
-            answers |= self.networks.searched(self._given(batch), space, batch.y)
+            answers |= self.networks.searched(self._given(batch), space, batch.y, logits)
         return logits, answers
 
     def _given(self, batch: Batch) -> ConditionedEnergy:

@@ -19,7 +19,7 @@ from energies.spaces import TagSequences
 from energies.tag_lm import TagLMEnergy
 from experiments.plan.spec import read_table
 from inference.exact import lowest
-from inference.networks import ExactAugmented
+from inference.networks import ExactAugmented, SampledAugmented
 from losses.joint import Compound, MarginRescaled, RoleEnergies
 from networks.inputs import Sequences
 from scripts import train
@@ -45,7 +45,7 @@ def test_no_answer_violates_the_margin_more(seed: int, reduction: str | None) ->
     space = TagSequences(S, MASK, reduction)  # type: ignore[arg-type]
     x, y = torch.randn(3, T, S, dtype=torch.double), space.decode(torch.randn(3, T, S, dtype=torch.double))
 
-    found = ExactAugmented(nn.Identity()).searched(energy.over(MASK).given(x), space, y)["augmented"]
+    found = ExactAugmented(nn.Identity()).searched(energy.over(MASK).given(x), space, y, {})["augmented"]
 
     answers = every_answer() * MASK.unsqueeze(-1)
     violation = space.cost(answers, y) - energy(x, answers, MASK)
@@ -60,6 +60,29 @@ def test_no_answer_violates_the_margin_more(seed: int, reduction: str | None) ->
         for e, c in ((energy(x, a, MASK), space.cost(a, y)) for a in (found, *answers))
     ]
     assert hinges[0] >= max(hinges) - 1e-12
+
+
+def test_a_sampled_answer_is_the_best_of_its_samples() -> None:
+    energy, space = ChainEnergy(nn.Identity(), S, pairwise_std=2.0).double(), TagSequences(S, MASK, "sum")
+    x, logits = torch.randn(2, 3, T, S, dtype=torch.double)
+    y = space.decode(torch.randn(3, T, S, dtype=torch.double))
+    given = energy.over(MASK).given(x)
+
+    def violation(answers: Tensor) -> Tensor:
+        return space.cost(answers, y) - energy(x, answers, MASK)
+
+    networks = SampledAugmented(nn.Identity(), num_samples=5)
+    torch.manual_seed(1)
+    found = networks.searched(given, space, y, {"test": logits})["augmented"]
+    torch.manual_seed(1)
+    drawn = space.sample(logits, 5)
+    assert torch.equal(violation(found), violation(drawn).max(0).values)
+    assert all(any(torch.equal(f, d) for d in drawn[:, row]) for row, f in enumerate(found))
+
+    many = SampledAugmented(nn.Identity(), num_samples=20_000)
+    found = many.searched(given, space, y, {"test": logits.clamp(-1, 1)})["augmented"]
+    exact = ExactAugmented(nn.Identity()).searched(given, space, y, {})["augmented"]
+    assert torch.equal(found, exact)
 
 
 def test_without_costs_it_is_the_lowest_answer() -> None:
