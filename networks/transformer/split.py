@@ -19,7 +19,8 @@ class GivenStates(nn.Module):
 
     def forward(
         self, ids: None = None, inputs_embeds: Tensor | None = None, *rest: Any, **others: Any
-    ) -> Any:
+    ) -> Tensor:
+        assert inputs_embeds is not None
         return inputs_embeds
 
 
