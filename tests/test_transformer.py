@@ -295,7 +295,7 @@ def test_without_the_extra_one_sentence_says_what_to_install(mini: str) -> None:
     """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     for line, module in zip(done.stdout.splitlines(), ("transformers", "peft"), strict=True):
-        assert f"needs {module}, which is not installed. Run:  pip install" in line
+        assert f"needs {module}, which is not installed. Run:  make setup EXTRAS=dev,hf" in line
 
 
 def test_layers_are_in_training_mode_only_where_they_train(mini: str) -> None:
