@@ -6,7 +6,7 @@ import subprocess
 import sys
 from copy import deepcopy
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 import torch
@@ -23,11 +23,10 @@ from datamodules.text.tokens import NO_WORD, pieces_of
 from networks.inputs import WordPieces
 from networks.pretrained import load_part
 from networks.transformer import Encoder
-from networks.transformer.encoder import Pooling
+from networks.transformer.encoder import Pooling, Trained
 from networks.transformer.weights import EncoderUnusable, checksum, place_of, pretrained, tokenizer_of
 
 WORDS = 16
-Trained = Literal["full", "top_layers", "adapters", "frozen"]
 
 
 @pytest.fixture(scope="module")
