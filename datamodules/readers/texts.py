@@ -111,8 +111,8 @@ def read_line_pairs(texts: bytes, labels: bytes, *, where: tuple[str, str]) -> L
     rows, sets = (_lines(content, name) for content, name in zip((texts, labels), where, strict=True))
     if len(rows) != len(sets):
         raise FormatError(
-            f"{where[0]} has {len(rows):,} lines and {where[1]} has {len(sets):,}: line by line they have to be "
-            "texts and their labels. Take both files from one release."
+            f"{where[0]} has {len(rows):,} lines and {where[1]} has {len(sets):,}: they have to be texts and "
+            "their labels line by line. Take both files from one release."
         )
     read = [_text(text, where[0], line) for line, text in enumerate(rows, 1)]
     named = [tuple(one.split()) for one in sets]

@@ -1,8 +1,8 @@
 """The scores of label sets: F1 at threshold 0.5, F1 at a threshold chosen on validation, MAP.
 
-F1 is the mean over examples, micro F1 that of all decisions, macro F1 the mean over labels. A chosen threshold
-is the one with the best such F1 on validation. Records since 23 November 2026, 20:00 UTC, keep F1 at each
-threshold of one grid, on validation and test; since 25 November micro and macro F1 too.
+F1 is the mean over examples, micro F1 that of all decisions, macro F1 the mean over labels. A chosen
+threshold is the one with the best such F1 on validation. Records since 23 November 2026, 20:00 UTC, keep F1
+at each threshold of one grid, on validation and test; since 25 November micro and macro F1 too.
 """
 
 from collections.abc import Mapping
