@@ -17,7 +17,7 @@ from networks.transformer.weights import EncoderUnusable, layers_of, pretrained
 class GivenStates(nn.Module):
     """In the place of the embeddings of the upper layers: the states it is given, as they are."""
 
-    def forward(self, *ids: None, inputs_embeds: Tensor, **others: Any) -> Tensor:  # noqa: ANN401
+    def forward(self, *ids: None, inputs_embeds: Tensor, **others: Any) -> Tensor:
         return inputs_embeds
 
 
@@ -71,15 +71,15 @@ def check_depth(encoder: str, num_layers: int) -> None:
     depth = pretrained(encoder).config.num_hidden_layers
     if not 0 <= num_layers <= depth:
         raise EncoderUnusable(
-            f"{encoder} has {depth} layers, and {num_layers} are to be kept: take 0 to {depth} kept layers, or "
-            "as many trained ones (num_top)."
+            f"{encoder} has {depth} layers, and {num_layers} are to be kept: take 0 to {depth} of them, or "
+            "as many trained layers (num_top)."
         )
 
 
 def without_pooler(model: nn.Module) -> None:
     """Leave out the pooler, if there is one."""
     if getattr(model, "pooler", None) is not None:
-        model.pooler = None
+        setattr(model, "pooler", None)  # noqa: B010  (no attribute of every model)
 
 
 def _drop_last_norm(model: nn.Module) -> None:
