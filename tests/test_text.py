@@ -15,20 +15,13 @@ from datamodules.errors import DataMismatch, DataNotFound, FormatError
 from datamodules.readers.texts import read_csv, read_json_lines, read_line_pairs, read_names
 from datamodules.sources.files import Sources
 from datamodules.sources.registry import data_set
-from networks.mlp import EncodedLabels, LabelMLP
-from text_parts import options, rows_of, write_csv
-
-pytest.importorskip("transformers", reason="text encoders need the extra hf")
-
 from datamodules.text.labelled import MultiLabelTexts
-from networks.transformer.weights import place_of
+from networks.mlp import EncodedLabels, LabelMLP
+from text_parts import ENCODER, missing, options, rows_of, write_csv
 
 CONF = ROOT / "conf" / "data"
-ENCODER = data_of(CONF / "reuters.yaml")["init_args"]["encoder"]
 REUTERS = {"train": (5827, 89, 1.235), "validation": (1943, 73, 1.230), "test": (3019, 90, 1.240)}
-encoder_is_here = pytest.mark.skipif(
-    not Path(place_of(ENCODER)).is_dir(), reason=f"{ENCODER} is not in a folder here"
-)
+encoder_is_here = pytest.mark.skipif(bool(missing()), reason=missing())
 
 
 def configured(name: str, **changes: object) -> MultiLabelTexts:

@@ -3,15 +3,28 @@
 import csv
 import io
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import mkdtemp
 
 import pytest
 
+from committed import ROOT, data_of
 from datamodules.sources.files import Sources
 from datamodules.sources.registry import data_set
+from networks.transformer.weights import place_of
 
+ENCODER = data_of(ROOT / "conf/data/reuters.yaml")["init_args"]["encoder"]
 NEEDED = {"train": 120, "validation": 40, "test": 40}  # stories of a part
+
+
+def missing() -> str:
+    """Why runs on stories cannot be tested here; empty where they can."""
+    if not find_spec("transformers"):
+        return "transformers is not installed: it is in the extra hf"
+    if not Path(place_of(ENCODER)).is_dir():
+        return f"{ENCODER} is in no folder here"
+    return Sources().missing(data_set("reuters21578")) or ""
 
 
 def rows_of(part: str, count: int) -> list[list[str]]:

@@ -234,7 +234,7 @@ class _Own:
                 return f"There is no file {shown(path)} (--data.{option}). Correct the path."
         if not self.labels and _suffix(str(self.texts)) not in READERS:
             return (
-                f"{shown(self.texts)} is neither .csv nor .jsonl. For texts line by line give their labels too: "
+                f"{shown(self.texts)} is neither .csv nor .jsonl. With texts line by line give labels too: "
                 f"--data.{self.part}_labels FILE."
             )
         return None

@@ -122,8 +122,8 @@ def _read(encoder: str, kind: Any, **options: Any) -> Any:  # noqa: ANN401
     except Exception as error:  # files of another origin may fail in any way
         if Path(place).is_dir():
             reason = " ".join(str(error).split())[:160]
-            raise EncoderUnusable(f"The encoder in {place} cannot be read ({reason}). {ADVICE}") from error
-        raise EncoderUnusable(_not_reached(encoder)) from error
+            raise EncoderUnusable(f"The encoder in {place} cannot be read ({reason}). {ADVICE}") from None
+        raise EncoderUnusable(_not_reached(encoder)) from None
 
 
 def _not_reached(encoder: str) -> str:
