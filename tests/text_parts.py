@@ -18,13 +18,16 @@ ENCODER = data_of(ROOT / "conf/data/reuters.yaml")["init_args"]["encoder"]
 NEEDED = {"train": 120, "validation": 40, "test": 40}  # stories of a part
 
 
-def missing() -> str:
-    """Why runs on stories cannot be tested here; empty where they can."""
+def no_encoder() -> str:
+    """Why the encoder cannot be used here; empty where it can."""
     if not find_spec("transformers"):
         return "transformers is not installed: it is in the extra hf"
-    if not Path(place_of(ENCODER)).is_dir():
-        return f"{ENCODER} is in no folder here"
-    return Sources().missing(data_set("reuters21578")) or ""
+    return "" if Path(place_of(ENCODER)).is_dir() else f"{ENCODER} is in no folder here"
+
+
+def missing() -> str:
+    """Why runs on stories cannot be tested here; empty where they can."""
+    return no_encoder() or Sources().missing(data_set("reuters21578")) or ""
 
 
 def rows_of(part: str, count: int) -> list[list[str]]:
