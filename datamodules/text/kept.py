@@ -28,7 +28,7 @@ from networks.transformer.kept import Kept
 from networks.transformer.split import LowerLayers
 from networks.transformer.weights import checksum, config_of, pretrained
 
-AT_ONCE = 4096  # pieces of a batch, padding included
+AT_ONCE = 2048  # pieces of a batch, padding included
 FORMAT = 1  # of the files
 
 

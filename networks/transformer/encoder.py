@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from networks.features import Features
 from networks.inputs import WordPieces
+from networks.transformer.adapters import adapted, save_trained_only
 from networks.transformer.kept import Kept
 from networks.transformer.split import LowerLayers, check_depth, upper_layers, without_pooler
 from networks.transformer.weights import EncoderUnusable, config_of, pretrained
@@ -74,7 +75,7 @@ class Encoder(Features):
         if self.types and getattr(config, "type_vocab_size", 0) < 2:
             raise EncoderUnusable(f"{encoder} has no token types for marks. Set trained: top_layers.")
         self.lower = LowerLayers(encoder, self.num_kept) if self.num_kept else None
-        self.layers: Any = self._trained_part(trained)
+        self.layers: Any = self._trained_part()
         if marks and not self.types:
             self.mark = nn.Parameter(_mark(encoder))
         self.dropout = nn.Dropout(dropout)
@@ -86,14 +87,18 @@ class Encoder(Features):
                 return self.dropout(x.padded.squeeze(1))
         return self.dropout(self._pooled(self._states(x), x))
 
-    def _trained_part(self, trained: str) -> nn.Module:
-        if self.lower is None:
-            model = deepcopy(pretrained(self.encoder)).requires_grad_(True).train()
-        else:
-            model = upper_layers(self.encoder, self.num_kept)
+    def _trained_part(self) -> nn.Module:
+        """The layers above those that are kept, and the pooler where it is used."""
+        whole = self.lower is None
+        model = deepcopy(pretrained(self.encoder)) if whole else upper_layers(self.encoder, self.num_kept)
         if self.pooling != "pooler":
             without_pooler(model)
-        return model.requires_grad_(trained != "frozen")
+        if self.trained == "adapters":
+            model = adapted(model)
+        else:
+            model.requires_grad_(self.trained != "frozen")
+        save_trained_only(model)
+        return model.train()
 
     def _states(self, x: WordPieces | Kept) -> Tensor:
         """The states of the last layer."""

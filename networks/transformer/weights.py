@@ -13,6 +13,7 @@ from typing import Any
 from torch import nn
 
 ROOT = Path(__file__).resolve().parents[2]
+INSTALL = 'Run:  pip install -c constraints.txt -e ".[hf]"   (or: make setup EXTRAS=dev,hf)'
 ADVICE = "Give a folder with config.json, model.safetensors and tokenizer.json:  --data.encoder FOLDER"
 
 
@@ -44,8 +45,7 @@ def library() -> Any:  # noqa: ANN401  (a module)
         import transformers
     except ImportError:
         raise EncoderUnusable(
-            "A pretrained encoder needs transformers, which is not installed. Run:  "
-            'pip install -c constraints.txt -e ".[hf]"   (or: make setup EXTRAS=dev,hf)'
+            f"A pretrained encoder needs transformers, which is not installed. {INSTALL}"
         ) from None
     transformers.utils.logging.disable_progress_bar()
     return transformers
