@@ -97,7 +97,7 @@ class MultiLabelTexts(DeviceData):
         given = {"train": train, "validation": validation, "test": test}
         beside = {"train": train_labels, "validation": validation_labels, "test": test_labels}
         self.own = {
-            part: _Own(part, Path(path), Path(labels) if (labels := beside[part]) else None)
+            part: _Own(part, Path(path), Path(its) if (its := beside[part]) else None)
             for part, path in given.items()
             if path
         }
