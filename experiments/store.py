@@ -48,7 +48,9 @@ CHANGE = f.value(
 )
 # A curve may hold what is not finite, such as the loss of an epoch that diverged; a metric may not.
 POINT = f.value("a number", lambda v: isinstance(v, int | float) and not isinstance(v, bool))
-BY_THRESHOLD = ("val/f1_by_threshold", "test/f1_by_threshold")
+BY_THRESHOLD = [
+    f"{stage}/{kind}f1_by_threshold" for stage in ("val", "test") for kind in ("", "micro_", "macro_")
+]
 FINDINGS = f.keyed(
     {
         "changes": f.listed(CHANGE),

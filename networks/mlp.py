@@ -3,11 +3,14 @@
 Shapes: B examples, D features, H hidden units, L labels.
 """
 
+from collections.abc import Sequence
+from itertools import pairwise
+
 import torch
 from torch import Tensor, nn
 
 from networks.features import Features
-from networks.inputs import SparseRows
+from networks.inputs import Inputs, SparseRows
 from networks.sizes import at_least
 
 
@@ -28,14 +31,7 @@ class MLP(Features):
     ) -> None:
         super().__init__()
         at_least(1, num_features=num_features, num_layers=num_layers, width=width)
-        layers: list[nn.Module] = []
-        for depth in range(num_layers):
-            linear = nn.Linear(width if depth else num_features, width)
-            reset_linear(linear)
-            layers += [linear, nn.Softplus()]
-            if dropout and depth < num_layers - 1:
-                layers.append(nn.Dropout(dropout))
-        self.layers = nn.Sequential(*layers)
+        self.layers = hidden_layers(num_features, [width] * num_layers, dropout)
         self.size = width
 
     def forward(self, x: Tensor | SparseRows) -> Tensor:
@@ -47,6 +43,29 @@ class MLP(Features):
         for layer in further:
             h = layer(h)
         return h
+
+
+class EncodedLabels(nn.Module):
+    """One number per label from the features of another network, such as a text encoder.   [SEAL C+]
+
+    Layers of linear, softplus, dropout as in MLP, of the given widths, then a label matrix as in LabelMLP.
+
+    Shapes:
+        x: the input of `features`, whose output is (B, D).   returns: (B, L).
+    """
+
+    def __init__(
+        self, features: Features, num_labels: int, *, widths: Sequence[int] = (1024,), dropout: float = 0.0
+    ) -> None:
+        super().__init__()
+        at_least(1, num_labels=num_labels, **{f"widths.{place}": size for place, size in enumerate(widths)})
+        self.features = features
+        self.layers = hidden_layers(features.size, widths, dropout)
+        self.labels = nn.Linear([features.size, *widths][-1], num_labels, bias=False)
+        nn.init.xavier_uniform_(self.labels.weight)
+
+    def forward(self, x: Inputs) -> Tensor:
+        return self.labels(self.layers(self.features(x)))
 
 
 class LabelMLP(nn.Module):
@@ -76,6 +95,18 @@ class LabelMLP(nn.Module):
 
     def forward(self, x: Tensor | SparseRows) -> Tensor:
         return self.labels(self.features(x))
+
+
+def hidden_layers(num_features: int, widths: Sequence[int], dropout: float) -> nn.Sequential:
+    """Layers of linear, softplus, dropout; no dropout after the last. See MLP."""
+    layers: list[nn.Module] = []
+    for depth, (into, out) in enumerate(pairwise([num_features, *widths]), 1):
+        linear = nn.Linear(into, out)
+        reset_linear(linear)
+        layers += [linear, nn.Softplus()]
+        if dropout and depth < len(widths):
+            layers.append(nn.Dropout(dropout))
+    return nn.Sequential(*layers)
 
 
 def reset_linear(linear: nn.Linear) -> None:

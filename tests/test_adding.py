@@ -15,7 +15,9 @@ from PIL import Image
 
 from committed import ROOT
 from make_mlc import sparse_arff
+from networks.transformer.weights import place_of
 from scripts.check_size import SCIENCE
+from text_parts import ENCODER, no_encoder
 
 PAGE = (ROOT / "docs" / "adding.md").read_text()
 SECTIONS = dict(re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", PAGE, re.DOTALL | re.MULTILINE))
@@ -23,6 +25,7 @@ MOST = {  # files of an addition
     "An energy": 1,
     "A data set of a known format": 2,
     "Your own pictures": 1,
+    "Your own texts": 1,
     "A scheme": 2,
     "A table": 1,
     "A kind of potential": 3,
@@ -60,11 +63,15 @@ def copy(tmp_path: Path) -> Path:
             square = np.zeros((40, 40), np.uint8)
             square[number : number + 20, 10:30] = 255
             Image.fromarray(square).save(tmp_path / f"data/mine/{part}/{number}.png")
+    lines = [f"{word} number {k},{word}" for k in range(10) for word in ("red", "green", "blue")]
+    (tmp_path / "data/mine/mine.csv").write_text("\n".join(["text,labels", *lines]))
     return tmp_path
 
 
 @pytest.mark.parametrize("name", MOST)
 def test_what_the_page_adds_is_few_files_and_trains(copy: Path, name: str) -> None:
+    if name == "Your own texts" and (reason := no_encoder()):
+        pytest.skip(reason)
     added = files(SECTIONS[name])
     assert 1 <= len(added) <= MOST[name]
     for path, text in added.items():
@@ -74,7 +81,7 @@ def test_what_the_page_adds_is_few_files_and_trains(copy: Path, name: str) -> No
     done = subprocess.run(
         [sys.executable, *words[1:]],
         cwd=copy,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        env=os.environ | {"OMP_NUM_THREADS": "1", "MODEL_DIR": str(Path(place_of(ENCODER)).parent)},
         capture_output=True,
         text=True,
         timeout=300,

@@ -95,3 +95,23 @@ def test_f1_at_each_threshold_of_the_grid_is_the_f1_of_a_metric_with_that_thresh
     right = torch.stack([one.compute()["example_f1"] for one in alone])
     assert len(set(right.tolist())) > 10
     torch.testing.assert_close(metric.compute()["f1_by_threshold"], right)
+
+
+def test_micro_and_macro_f1_at_each_threshold_are_those_of_scikit_learn() -> None:
+    generator = torch.Generator().manual_seed(0)
+    probability = torch.rand(60, 9, generator=generator).square()
+    y = (torch.rand(60, 9, generator=generator) < 0.3).float()
+    probability[:9, 0], y[:, 8], probability[:, 8] = torch.tensor(GRID)[:9], 0, 0  # a label that never occurs
+    metric = MultiLabelScores(9)
+    for rows in (slice(0, 25), slice(25, 60)):
+        metric.update(probability[rows], y[rows])
+    scores = metric.compute()
+    for kind in ("micro", "macro"):
+        right = [
+            f1_score(y, probability >= threshold, average=kind, zero_division=0)
+            for threshold in probability.new_tensor(GRID)
+        ]
+        torch.testing.assert_close(
+            scores[f"{kind}_f1_by_threshold"], torch.tensor(right, dtype=torch.float32)
+        )
+        torch.testing.assert_close(scores[f"{kind}_f1"], scores[f"{kind}_f1_by_threshold"][GRID.index(0.5)])

@@ -40,6 +40,19 @@ def test_the_threshold_is_the_one_that_validation_likes() -> None:
     assert derived(record([0.0, 0.5], 7, example_f1=0.9), CHOSEN) == 0.07
 
 
+@pytest.mark.parametrize("kind", ["micro_f1", "macro_f1"])
+def test_micro_and_macro_f1_choose_a_threshold_of_their_own(kind: str) -> None:
+    found = record([0.5], 3, **{"example_f1": 0.9, kind: 0.6})
+    assert derived(found, f"test/{kind}_at_half") == 0.6 and derived(found, f"test/{kind}_chosen") is None
+    best = [float(place == 9) for place in range(len(GRID))]
+    found["findings"] |= {
+        f"val/{kind}_by_threshold": best,
+        f"test/{kind}_by_threshold": [k / 50 for k in range(len(GRID))],
+    }
+    assert derived(found, f"test/{kind}_chosen") == 0.18 and derived(found, CHOSEN) == 0.03
+    assert derived(record([0.0, 0.3], 3) | {"findings": found["findings"]}, f"test/{kind}_at_half") == 0.26
+
+
 def test_older_records_tell_what_their_own_thresholds_say() -> None:
     assert derived(record([0.0, 0.5], example_f1=0.9), CHOSEN) == 0.9
     assert derived(record([0.5], example_f1=0.9), CHOSEN) is None

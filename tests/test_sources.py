@@ -362,7 +362,7 @@ def test_the_package_river_carries_the_real_yeast() -> None:
 def test_every_set_says_all_a_person_needs() -> None:
     for name, data in data_sets().items():
         assert data.name == name and data.licence and data.source.startswith("http")
-        assert {"train", "vectors"} & set(data.files)
+        assert {"train", "test", "vectors"} & set(data.files)
         for file in data.files.values():
             assert len(file.sha256 or file.reads_as) == 64 or len(file.git_blob) == 40
             assert file.url.removesuffix(".gz").endswith(file.name) or not file.url

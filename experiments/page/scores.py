@@ -1,6 +1,8 @@
-"""The three scores of label sets: F1 at threshold 0.5, F1 at a threshold chosen on validation, MAP.
+"""The scores of label sets: F1 at threshold 0.5, F1 at a threshold chosen on validation, MAP.
 
-Records since 23 November 2026, 20:00 UTC, keep F1 at each threshold of one grid, on validation and test.
+F1 is the mean over examples, micro F1 that of all decisions, macro F1 the mean over labels. A chosen
+threshold is the one with the best such F1 on validation. Records since 23 November 2026, 20:00 UTC, keep F1
+at each threshold of one grid, on validation and test; since 25 November micro and macro F1 too.
 """
 
 from collections.abc import Mapping
@@ -9,9 +11,14 @@ from typing import Any
 from experiments.fields import is_number
 
 GRID = (0.01, 0.02, 0.03, 0.04, *(step / 20 for step in range(1, 20)))  # thresholds of f1_by_threshold
+KINDS = {"example_f1": "f1", "micro_f1": "micro_f1", "macro_f1": "macro_f1"}  # and what records call them
 LABELS = {
     "example_f1_at_half": "F1 at 0.5",
     "example_f1_chosen": "F1 at the chosen threshold",
+    "micro_f1_at_half": "micro F1 at 0.5",
+    "micro_f1_chosen": "micro F1 at its chosen threshold",
+    "macro_f1_at_half": "macro F1 at 0.5",
+    "macro_f1_chosen": "macro F1 at its chosen threshold",
     "map": "MAP",
 }
 
@@ -25,20 +32,22 @@ def derived(record: Mapping[str, Any], name: str) -> float | None:
     """A score that a record has under no name of its own, if it is one and the record can tell it."""
     stage, _, score = name.partition("/")
     candidates = _candidates(record)
-    if score == "example_f1_at_half":
-        at_half = record["metrics"].get(f"{stage}/example_f1") if candidates == [0.5] else None
-        return at_half if is_number(at_half) else _by_threshold(record, stage, GRID.index(0.5))
-    if score == "example_f1_chosen":
-        validation = record.get("findings", {}).get("val/f1_by_threshold")
-        if validation and len(validation) == len(GRID):
-            return _by_threshold(record, stage, max(range(len(GRID)), key=validation.__getitem__))
-        chosen = record["metrics"].get(f"{stage}/example_f1") if len(candidates) > 1 else None
-        return chosen if is_number(chosen) else None
-    return None
+    kind = score.removesuffix("_at_half").removesuffix("_chosen")
+    if kind not in KINDS or kind == score:
+        return None
+    own = record["metrics"].get(f"{stage}/{kind}")
+    if score.endswith("_at_half"):
+        at_half = own if candidates == [0.5] else None
+        return at_half if is_number(at_half) else _by_threshold(record, stage, kind, GRID.index(0.5))
+    validation = record.get("findings", {}).get(f"val/{KINDS[kind]}_by_threshold")
+    if validation and len(validation) == len(GRID):
+        return _by_threshold(record, stage, kind, max(range(len(GRID)), key=validation.__getitem__))
+    chosen = own if kind == "example_f1" and len(candidates) > 1 else None
+    return chosen if is_number(chosen) else None
 
 
-def _by_threshold(record: Mapping[str, Any], stage: str, index: int) -> float | None:
-    values = record.get("findings", {}).get(f"{stage}/f1_by_threshold", [])
+def _by_threshold(record: Mapping[str, Any], stage: str, kind: str, index: int) -> float | None:
+    values = record.get("findings", {}).get(f"{stage}/{KINDS[kind]}_by_threshold", [])
     return values[index] if len(values) == len(GRID) else None
 
 

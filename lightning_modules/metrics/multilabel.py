@@ -20,8 +20,8 @@ class MultiLabelScores(Metric):
     - macro_f1: F1 of each label, averaged over labels; a label neither true nor predicted anywhere scores 0.
     - map: average precision of each example's ranking of the labels, averaged over examples.
     - example_f1_at_half: example_f1 at threshold 0.5, where that is one of several candidates.
-    - f1_by_threshold: example_f1 at each threshold of GRID, a vector, so that a later question about
-      thresholds needs no new run.
+    - f1_by_threshold, micro_f1_by_threshold, macro_f1_by_threshold: the three F1 at each threshold of GRID,
+      vectors, so that a later question about thresholds needs no new run.
 
     A label is predicted where its probability reaches the threshold. With several candidates,
     `choose_threshold` fixes the one with the best example_f1 on what was seen so far (validation); the choice
@@ -33,6 +33,8 @@ class MultiLabelScores(Metric):
     threshold: Tensor
     f1_sum: Tensor
     grid_f1_sum: Tensor
+    grid_right: Tensor
+    grid_predicted: Tensor
     true_positives: Tensor
     predicted: Tensor
     actual: Tensor
@@ -49,6 +51,8 @@ class MultiLabelScores(Metric):
         self._half = thresholds.index(0.5) if len(thresholds) > 1 and 0.5 in thresholds else None
         self.add_state("f1_sum", torch.zeros(len(thresholds)), dist_reduce_fx="sum")
         self.add_state("grid_f1_sum", torch.zeros(len(GRID)), dist_reduce_fx="sum")
+        self.add_state("grid_right", torch.zeros(len(GRID), num_labels), dist_reduce_fx="sum")
+        self.add_state("grid_predicted", torch.zeros(len(GRID), num_labels), dist_reduce_fx="sum")
         self.add_state("true_positives", torch.zeros(len(thresholds), num_labels), dist_reduce_fx="sum")
         self.add_state("predicted", torch.zeros(len(thresholds), num_labels), dist_reduce_fx="sum")
         self.add_state("actual", torch.zeros(num_labels), dist_reduce_fx="sum")
@@ -68,6 +72,9 @@ class MultiLabelScores(Metric):
             self.true_positives[index] += right.sum(0)
             self.predicted[index] += predicted.sum(0)
         self.grid_f1_sum += f1_by_threshold(probability, y, GRID).sum(0)
+        right, predicted = counts_by_threshold(probability, y, GRID)
+        self.grid_right += right
+        self.grid_predicted += predicted
         self.actual += y.sum(0)
         self.precision_sum += average_precision(probability, y).sum()
         self.count += len(y)
@@ -79,15 +86,17 @@ class MultiLabelScores(Metric):
         self._computed = None  # what torchmetrics keeps of an earlier compute()
 
     def compute(self) -> dict[str, Tensor]:
-        """The scores, in [0, 1]; f1_by_threshold is (C,), all others are scalars."""
+        """The scores, in [0, 1]; those by threshold are (C,), all others are scalars."""
         index = (self.candidates == self.threshold).nonzero()[0, 0]
         right, predicted = self.true_positives[index], self.predicted[index]
         scores = {
             "example_f1": self.f1_sum[index] / self.count,
-            "micro_f1": 2 * right.sum() / (predicted.sum() + self.actual.sum()).clamp_min(1),
-            "macro_f1": (2 * right / (predicted + self.actual).clamp_min(1)).mean(),
+            "micro_f1": micro_f1(right, predicted, self.actual),
+            "macro_f1": macro_f1(right, predicted, self.actual),
             "map": self.precision_sum / self.count,
             "f1_by_threshold": self.grid_f1_sum / self.count,
+            "micro_f1_by_threshold": micro_f1(self.grid_right, self.grid_predicted, self.actual),
+            "macro_f1_by_threshold": macro_f1(self.grid_right, self.grid_predicted, self.actual),
         }
         if self._half is not None:
             scores["example_f1_at_half"] = self.f1_sum[self._half] / self.count
@@ -103,6 +112,31 @@ def f1_by_threshold(probability: Tensor, y: Tensor, thresholds: tuple[float, ...
         for counted in (y.to(none), torch.ones_like(probability))
     )
     return 2 * right / (predicted + y.sum(-1, keepdim=True)).clamp_min(1)
+
+
+def counts_by_threshold(
+    probability: Tensor, y: Tensor, thresholds: tuple[float, ...]
+) -> tuple[Tensor, Tensor]:
+    """How often each label is right, and predicted, at each of the ascending thresholds: both (C, L)."""
+    num_labels = probability.shape[-1]
+    reached = torch.bucketize(probability, probability.new_tensor(thresholds), right=True)
+    place = (reached * num_labels + torch.arange(num_labels, device=reached.device)).flatten()
+    none = probability.new_zeros((len(thresholds) + 1) * num_labels)
+    right, predicted = (
+        none.scatter_add(0, place, counted.flatten()).view(-1, num_labels).flip(0).cumsum(0).flip(0)[1:]
+        for counted in (y.to(none), torch.ones_like(probability))
+    )
+    return right, predicted
+
+
+def micro_f1(right: Tensor, predicted: Tensor, actual: Tensor) -> Tensor:
+    """F1 of all pairs of example and label together, from counts (..., L) of the labels."""
+    return 2 * right.sum(-1) / (predicted.sum(-1) + actual.sum(-1)).clamp_min(1)
+
+
+def macro_f1(right: Tensor, predicted: Tensor, actual: Tensor) -> Tensor:
+    """The mean over labels of their F1, from counts (..., L)."""
+    return (2 * right / (predicted + actual).clamp_min(1)).mean(-1)
 
 
 def average_precision(probability: Tensor, y: Tensor) -> Tensor:

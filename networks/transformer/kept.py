@@ -83,11 +83,12 @@ class Kept(NamedInputs):
 
     @cached_property
     def padded(self) -> Float[Tensor, "N P H"]:
-        """The states of each example in float32, 0 where padded."""
+        """The states of each example, 0 where padded, in float32 or what they were converted to."""
         start = self.offsets[self.texts].unsqueeze(1)
         place = torch.arange(int(self.lengths.max()))
         rows = (start + place).clamp_max(len(self.states) - 1).to(self.states.device)
-        return self.states[rows].to(self.target, torch.float32) * self.attention.unsqueeze(-1)
+        dtype = torch.promote_types(self.states.dtype, torch.float32)
+        return self.states[rows].to(self.target, dtype) * self.attention.unsqueeze(-1)
 
     @cached_property
     def attention(self) -> Bool[Tensor, "N P"]:

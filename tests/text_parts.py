@@ -1,0 +1,56 @@
+"""A cut of the real Reuters-21578 stories as files of a user's own, and the options that read them."""
+
+import csv
+import io
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import mkdtemp
+
+import pytest
+
+from committed import ROOT, data_of
+from datamodules.sources.files import Sources
+from datamodules.sources.registry import data_set
+from networks.transformer.weights import place_of
+
+ENCODER = data_of(ROOT / "conf/data/reuters.yaml")["init_args"]["encoder"]
+NEEDED = {"train": 120, "validation": 40, "test": 40}  # stories of a part
+
+
+def no_encoder() -> str:
+    """Why the encoder cannot be used here; empty where it can."""
+    if not find_spec("transformers"):
+        return "transformers is not installed: it is in the extra hf"
+    return "" if Path(place_of(ENCODER)).is_dir() else f"{ENCODER} is in no folder here"
+
+
+def missing() -> str:
+    """Why runs on stories cannot be tested here; empty where they can."""
+    return no_encoder() or Sources().missing(data_set("reuters21578")) or ""
+
+
+def rows_of(part: str, count: int) -> list[list[str]]:
+    """The header and the first stories of a part; skips the test when they are not here."""
+    data, sources = data_set("reuters21578"), Sources()
+    if reason := sources.missing(data):
+        pytest.skip(reason)
+    content = sources.read(data, data.files[part]).decode()
+    reader = csv.reader(io.StringIO(content, newline=""))
+    return [next(reader) for _ in range(count + 1)]
+
+
+def write_csv(path: Path, rows: list[list[str]]) -> Path:
+    """A CSV file of these rows."""
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows(rows)
+    return path
+
+
+@cache
+def options() -> tuple[str, ...]:
+    """Options of a run on 200 stories of Reuters, for conf/data/own_text.yaml."""
+    folder = Path(mkdtemp(prefix="texts-"))
+    files = {part: write_csv(folder / f"{part}.csv", rows_of(part, count)) for part, count in NEEDED.items()}
+    own = [f"--data.{part}={path}" for part, path in files.items()]
+    return (*own, "--data.num_labels=90", "--data.max_pieces=48", f"--data.folder={folder}")
