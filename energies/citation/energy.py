@@ -11,7 +11,7 @@ from torch import Tensor
 
 from energies.base import ConditionedEnergy, MaskedEnergy
 from energies.citation.cues import CUES
-from energies.citation.rules import LONGEST, OF_CUES, OTHERS, Citation, miscued_penalties, ranges
+from energies.citation.rules import LONGEST, OTHERS, RULES, Citation, miscued_penalties, ranges
 from networks.inputs import Inputs
 from networks.sizes import at_least, match_answers
 
@@ -53,7 +53,7 @@ class CitationRules(MaskedEnergy):
         if "cues" not in tables or tables["cues"].shape != self.cues.shape:
             raise ValueError(
                 "the vocabulary has no table `cues` of this size: rules of citations need the data "
-                "datamodules.citations.Citations, and its num_words."
+                "datamodules.citations.fields.Citations, and its num_words."
             )
         self.cues.copy_(tables["cues"])
 
@@ -79,11 +79,11 @@ class CitationRules(MaskedEnergy):
         """How often an answer violates each rule, by its name, without the penalties."""
         citation = self.citation(x, mask)
         y = y * citation.mask.unsqueeze(-1)
-        return {name: rule(citation, y) for name, rule in (OF_CUES | {name: rule for name, (_, rule) in OTHERS.items()}).items()}
+        return {name: rule(citation, y) for name, rule in RULES.items()}
 
     def citation(self, x: Inputs, mask: Tensor | None) -> Citation:
         """What rules read of a batch."""
-        words = x.values[..., 0]  # type: ignore[union-attr]  # one of networks.inputs
+        words = x.values[..., 0]  # type: ignore[union-attr, index]  # one of networks.inputs
         mask = torch.ones_like(words, dtype=torch.bool) if mask is None else mask
         cues = dict(zip(CUES, (self.cues[words] & mask.unsqueeze(-1)).unbind(-1), strict=True))
         return Citation(cues | {"range": ranges(cues["dash"])}, mask, self.number)

@@ -40,7 +40,7 @@ CUE_PENALTY, START_PENALTY = 10.0, 100.0  # of one violation; all others 1
 
 @dataclass(frozen=True)
 class Citation:
-    """What rules read of B citations: the cues of their tokens, which are real, and the number of each tag."""
+    """What rules read of B citations: their cues, which tokens are real, and the number of each tag."""
 
     cues: Mapping[str, Bool[Tensor, "B T"]]
     mask: Bool[Tensor, "B T"]
@@ -48,7 +48,8 @@ class Citation:
 
     def of(self, y: Float[Tensor, "... T S"], *tags: str) -> Float[Tensor, "... T"]:
         """How much of each token has one of these tags."""
-        return y[..., [self.number[tag] for tag in tags]].sum(-1)
+        first, *others = (y[..., self.number[tag]] for tag in tags)
+        return sum(others, first)
 
     def changes(self, y: Float[Tensor, "... T S"]) -> Float[Tensor, "... T_less_1"]:
         """Whether the tag differs between each token and the next, both real."""
@@ -121,9 +122,10 @@ def wrong_order(c: Citation, y: Answer) -> Counts:
 
     The booktitle before the title; location, pages, volume or publisher before the booktitle or journal.
     """
-    found = _begins_before(c.of(y, "booktitle"), c.of(y, "title"))
     venue = c.of(y, *VENUES)
-    return found + torch.stack([_begins_before(c.of(y, tag), venue) for tag in AFTER_VENUE]).sum(0)
+    pairs = [(c.of(y, "booktitle"), c.of(y, "title"))] + [(c.of(y, tag), venue) for tag in AFTER_VENUE]
+    one, other = (torch.stack(tags, -1) for tags in zip(*pairs, strict=True))  # (..., T, 5)
+    return _begins_before(one, other).sum(-1)
 
 
 def too_long(c: Citation, y: Answer) -> Counts:
@@ -132,7 +134,6 @@ def too_long(c: Citation, y: Answer) -> Counts:
     return (y.sum(-2) - longest).clamp(0, 1).sum(-1)
 
 
-OF_CUES: dict[str, Rule] = {f"cue_{cue}": partial(miscued, cue=cue) for cue in CUED}
 OTHERS: dict[str, tuple[float, Rule]] = {  # the penalty of one violation, and what counts them
     "change_after_open": (1.0, change_after_open),
     "change_at_close": (1.0, change_at_close),
@@ -144,6 +145,8 @@ OTHERS: dict[str, tuple[float, Rule]] = {  # the penalty of one violation, and w
     "wrong_order": (1.0, wrong_order),
     "too_long": (1.0, too_long),
 }
+RULES: dict[str, Rule] = {f"cue_{cue}": partial(miscued, cue=cue) for cue in CUED}
+RULES |= {name: rule for name, (_, rule) in OTHERS.items()}
 
 
 def _present(y: Float[Tensor, "... T S"]) -> Float[Tensor, "... S"]:
@@ -151,10 +154,13 @@ def _present(y: Float[Tensor, "... T S"]) -> Float[Tensor, "... S"]:
     return 1 - (1 - y).prod(-2)
 
 
-def _begins_before(one: Float[Tensor, "... T"], other: Float[Tensor, "... T"]) -> Float[Tensor, "..."]:
-    """Whether both occur, the first of `one` before the first of `other`."""
-    neither = (1 - one - other).cumprod(-1)
-    unbegun = torch.cat([torch.ones_like(neither[..., :1]), neither[..., :-1]], -1)
-    absent = (1 - other).flip(-1).cumprod(-1).flip(-1)
-    later = 1 - torch.cat([absent[..., 1:], torch.ones_like(absent[..., :1])], -1)
-    return (unbegun * one * later).sum(-1)
+def _begins_before(one: Float[Tensor, "... T P"], other: Float[Tensor, "... T P"]) -> Float[Tensor, "... P"]:
+    """For each pair whether both occur, the first of `one` before the first of `other`."""
+    unbegun = _until(1 - one - other)
+    later = 1 - _until((1 - other).flip(-2)).flip(-2)
+    return (unbegun * one * later).sum(-2)
+
+
+def _until(factors: Float[Tensor, "... T P"]) -> Float[Tensor, "... T P"]:
+    """The product of all factors before each token."""
+    return torch.cat([torch.ones_like(factors[..., :1, :]), factors[..., :-1, :].cumprod(-2)], -2)
