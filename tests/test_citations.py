@@ -1,13 +1,11 @@
-"""Citations with few labels, on the real ones: what is read, and each row of the table through its configs."""
+"""Citations with few labels, on the real ones: what is read, and each row of the table by its configs."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-import yaml
 
-from datamodules.citations.fields import Citations
+from citation_data import CONFIG, all_labelled, citations, from_glove, vectors
 from datamodules.errors import DataMismatch, FormatError
 from datamodules.readers.conll import read_sentences
 from datamodules.readers.references import read_references, tokens_of
@@ -15,31 +13,17 @@ from experiments.plan.spec import read_table
 from experiments.run.cli import TrainCLI
 from scheme_runs import QUICK, configs
 
-CONFIG = yaml.safe_load(Path("conf/data/citations.yaml").read_text())["data"]["init_args"]
 TABLE = read_table("implicit_citations")
 ROWS = [name for name in TABLE.rows if TABLE.has(name, "c10")]
 
 
-def citations(**options: Any) -> Citations:
-    data = Citations(**CONFIG | {"seed": 0} | options)
-    if missing := data.missing():
-        pytest.skip(missing)
-    return data
-
-
-@pytest.fixture(scope="module")
-def data() -> Citations:
-    data = citations(num_labelled=300, repeats=1)
-    data.setup()
-    return data
-
-
 def text_of(part: str) -> bytes:
-    data = citations()
+    data = from_glove()
     return data.sources.read(data.text, data.text.files[part])
 
 
-def test_the_files_have_the_citations_of_the_papers(data: Citations) -> None:
+def test_the_files_have_the_citations_of_the_papers() -> None:
+    data = all_labelled()
     sizes = {part: (len(split.y), int(split.mask.sum())) for part, split in data.splits.items()}
     assert sizes["validation"] == (100, 3841)
     assert sizes["test"] == (100, 3689)
@@ -58,8 +42,8 @@ def test_the_pool_is_read_as_the_labelled_citations_are() -> None:
     assert tokens_of("Roever, W.-P. de (1994)") == [*"Roever , W . - P . de ( 1994 )".split()]
 
 
-def test_an_answer_that_is_not_observed_is_zero_and_fewer_labelled_are_among_more(data: Citations) -> None:
-    train = data.splits["train"]
+def test_an_answer_that_is_not_observed_is_zero_and_fewer_labelled_are_among_more() -> None:
+    train = all_labelled().splits["train"]
     assert train.observed is not None and not train.y[~train.observed].any()
     five, ten = citations(num_labelled=5, repeats=2), citations(num_labelled=10, repeats=1)
     for few in (five, ten):
@@ -138,10 +122,8 @@ def test_a_number_that_does_not_fit_is_refused(options: dict[str, int], message:
 @pytest.mark.parametrize("row", ROWS)
 def test_each_row_trains_on_the_citations_and_counts_its_violations(row: str, tmp_path: Path) -> None:
     given = [*configs(*TABLE.layers(row, "c10")), *QUICK, "--trainer.limit_test_batches=1"]
-    warm = [f"--model.warm_up={0}"] if row in ("self_training", "pr", "cd") else []
-    cli = TrainCLI([*given, *warm], run_dir=str(tmp_path))
-    if missing := cli.datamodule.missing():
-        pytest.skip(missing)
+    warm = ["--model.warm_up=0"] if row in ("self_training", "pr", "cd") else []
+    cli = TrainCLI([*given, *warm, f"--data.vectors={vectors()}"], run_dir=str(tmp_path))
     cli.trainer.fit(cli.model, cli.datamodule)
     cli.trainer.test(cli.model, cli.datamodule, verbose=False)
     scores = cli.trainer.callback_metrics
