@@ -111,12 +111,16 @@ def test_a_bad_line_of_a_tagged_file_is_named(content: bytes, message: str) -> N
         ({"num_labelled": 0}, "num_labelled is 0: take 1 to 300"),
         ({"num_unlabelled": 2352}, "num_unlabelled is 2352: take 0 to 2,351"),
         ({"repeats": 0}, "repeats is 0"),
-        ({"num_dims": 50}, "100 dimensions, not 50"),
     ],
 )
 def test_a_number_that_does_not_fit_is_refused(options: dict[str, int], message: str) -> None:
     with pytest.raises(DataMismatch, match=message):
         citations(**options).load()
+
+
+def test_vectors_of_another_size_are_refused() -> None:
+    with pytest.raises(DataMismatch, match="100 dimensions, not 50"):
+        from_glove(num_dims=50)
 
 
 @pytest.mark.parametrize("row", ROWS)
