@@ -11,7 +11,7 @@ import yaml
 from datamodules.citations.fields import Citations
 from datamodules.vocabulary import UNKNOWN, numbered
 
-CONFIG = yaml.safe_load(Path("conf/data/citations.yaml").read_text())["data"]["init_args"]
+CONFIG = yaml.safe_load(Path("conf/data/cora_citations.yaml").read_text())["data"]["init_args"]
 FOLDER = tempfile.TemporaryDirectory()
 
 
