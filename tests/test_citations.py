@@ -134,3 +134,18 @@ def test_each_row_trains_on_the_citations_and_counts_its_violations(row: str, tm
     assert 0 <= scores["test/word_accuracy"] <= 1
     assert scores["test/violations"] >= 0
     assert torch.isfinite(scores["test/rule_energy"])
+
+
+@pytest.mark.parametrize("row", ["pr", "cd"])
+def test_what_stands_in_place_of_hidden_answers_changes_no_weight(row: str, tmp_path: Path) -> None:
+    given = [*configs(*TABLE.layers(row, "c10")), *QUICK, "--model.warm_up=0", f"--data.vectors={vectors()}"]
+    weights = []
+    for garbage in (False, True):
+        cli = TrainCLI(given, run_dir=str(tmp_path / str(garbage)))
+        cli.datamodule.setup()
+        train = cli.datamodule.splits["train"]
+        assert train.observed is not None
+        train.y[~train.observed] = garbage
+        cli.trainer.fit(cli.model, cli.datamodule)
+        weights.append(cli.model.state_dict())
+    assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
