@@ -12,6 +12,7 @@ from torchmetrics import Metric
 
 from datamodules.batches import Batch
 from energies.spaces import AnswerSpace
+from inference.teachers import Lesson, Teacher
 from lightning_modules.bookkeeping import Bookkeeping
 from lightning_modules.engine.processes import share_gradients, share_statistics, unshared
 from lightning_modules.engine.steps import are_plain, plain_step
@@ -207,6 +208,13 @@ class TaskNetScheme(Scheme):
 
     def predict(self, batch: Batch) -> Tensor:
         return self.space.over(batch.mask).relax(self.task_net(batch.inputs))
+
+    def lesson(self, teacher: Teacher | None, batch: Batch, logits: Tensor) -> Lesson:
+        """The true answers; with a teacher also its answers where the truth is not observed."""
+        space = self.space.over(batch.mask)
+        if teacher is None:
+            return Lesson(batch.y, batch.observed, space)
+        return teacher(space, batch.inputs, batch.y, logits.detach(), batch.observed, batch.mask)
 
 
 def check_clip_norm(name: str, norm: float | None) -> None:

@@ -6,6 +6,7 @@ from pytorch_lightning.cli import OptimizerCallable
 from torch import Tensor, nn
 
 from datamodules.batches import Batch
+from inference.teachers import Teacher
 from lightning_modules.base import Part, TaskNetScheme
 from losses.observed import mean
 from networks.sizes import at_least
@@ -15,24 +16,41 @@ class CrossEntropy(TaskNetScheme):
     """A task-net learns from supervision only, `task_steps` steps a batch.   [all four papers' baseline]
 
     More than one step makes the control for schemes that take as many.
+
+    After `warm_up` epochs a `teacher` answers the examples whose truth is not observed: with the task-net's
+    own answers, which is self-training, or with the best of its samples by rules.
+
+    Raises:
+        ValueError: fewer than 1 step, or fewer than 0 epochs.
     """
 
     def __init__(
-        self, task_net: nn.Module, task_optimizer: OptimizerCallable, *, task_steps: int = 1, **scheme: Any
+        self,
+        task_net: nn.Module,
+        task_optimizer: OptimizerCallable,
+        *,
+        task_steps: int = 1,
+        teacher: Teacher | None = None,  # None keeps the ids of older runs
+        warm_up: int | None = None,
+        **scheme: Any,
     ) -> None:
         super().__init__(**scheme)
         at_least(1, task_steps=task_steps)
+        at_least(0, warm_up=warm_up or 0)
         self.save_hyperparameters()
         self.task_net, self.task_optimizer, self.task_steps = task_net, task_optimizer, task_steps
+        self.teacher, self.warm_up = teacher, warm_up or 0
 
     def training_step(self, batch: Batch, index: int) -> None:
         for _ in range(self.task_steps):
             self.move("task", batch)
 
     def task_loss(self, batch: Batch) -> Tensor:
-        """Mean over the batch of the supervised loss."""
-        rows = self.space.over(batch.mask).supervise(self.task_net(batch.inputs), batch.y)
-        return mean(rows, batch.observed)
+        """Mean over the batch of the supervised loss, of answers that are observed or taught."""
+        logits = self.task_net(batch.inputs)
+        teacher = self.teacher if self.current_epoch >= self.warm_up else None
+        lesson = self.lesson(teacher, batch, logits)
+        return mean(lesson.answers.supervise(logits, lesson.y), lesson.observed)
 
     def parts(self) -> dict[str, Part]:
         learned = self.task_net.parameters()

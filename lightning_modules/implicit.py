@@ -13,6 +13,7 @@ from datamodules.batches import Batch
 from energies.base import Energy
 from inference.bilevel import Bilevel, OuterStep, Products, Solver
 from inference.guesses import Guess, GuessContext
+from inference.teachers import Lesson, Teacher
 from lightning_modules.base import Part, TaskNetScheme, check_clip_norm
 from lightning_modules.engine.gradients import set_gradients
 from lightning_modules.engine.processes import mean_over_processes, over_processes, world_size
@@ -32,6 +33,9 @@ class Implicit(TaskNetScheme):
 
     With `inner_tolerance` the steps of the task-net end after one whose inner gradient has at most that norm:
     the inner problem of the batch is solved, and `inner_steps` is the cap. With 0 all steps are taken.
+
+    With a `teacher` the outer loss has its answers where the truth is not observed; the inner loss does not:
+    there the task-net learns from the energy alone.   [§5, citations]
 
     Training curves, each value the mean of an epoch: `explicit` and `implicit`, the norms of both gradients;
     `stopped`, the share of steps at which the solver stopped early. With `inner_tolerance` also `inner`, the
@@ -63,6 +67,7 @@ class Implicit(TaskNetScheme):
         refresh: int = 50,
         energy_clip_norm: float | None = 1.0,
         inner_tolerance: float | None = None,  # None keeps the ids of older runs
+        teacher: Teacher | None = None,
         **scheme: Any,
     ) -> None:
         super().__init__(**scheme)
@@ -82,7 +87,7 @@ class Implicit(TaskNetScheme):
         self.task_net, self.energy, self.objective, self.guess = task_net, energy, objective, guess
         self.energy_optimizer, self.task_optimizer = energy_optimizer, task_optimizer
         self.energy_weight, self.inner_steps, self.warm_up = energy_weight, inner_steps, warm_up
-        self.energy_clip_norm, self.inner_tolerance = energy_clip_norm, inner_tolerance
+        self.energy_clip_norm, self.inner_tolerance, self.teacher = energy_clip_norm, inner_tolerance, teacher
         self.outer_step = OuterStep(solver, products, damping=damping, refresh=refresh)
         self.warned = False
         if energy_weight == 0:
@@ -130,11 +135,21 @@ class Implicit(TaskNetScheme):
         """The supervised loss of each example, (B,), scaled for a mean over those whose answer is known."""
         return over_observed(self.space.over(batch.mask).supervise(logits, batch.y), batch.observed)
 
-    def outer_loss(self, energy: EnergyFn, batch: Batch, logits: Tensor) -> Tensor:
-        """The objective of guesses through which gradients reach the task-net.   [Implicit §4, L_Prim]"""
+    def outer_loss(
+        self, energy: EnergyFn, batch: Batch, logits: Tensor, lesson: Lesson | None = None
+    ) -> Tensor:
+        """The objective of guesses through which gradients reach the task-net.   [Implicit §4, L_Prim]
+
+        `lesson`: what the energy learns the batch's answers to be, the truth unless given.
+        """
         space, whole = self.space.over(batch.mask), self.energy.over(batch.mask)
-        guesses = self.guess(GuessContext(whole, self.objective, space, batch.inputs, batch.y, logits))
-        loss = self.objective(energy, space, batch.inputs, batch.y, guesses, batch.observed)
+        y, observed, answers = (
+            (batch.y, batch.observed, space)
+            if lesson is None
+            else (lesson.y, lesson.observed, lesson.answers)
+        )
+        guesses = self.guess(GuessContext(whole, self.objective, space, batch.inputs, y, logits))
+        loss = self.objective(energy, answers, batch.inputs, y, guesses, observed)
         return over_processes(loss, summed=self.objective.summed)
 
     def hypergradient(self, batch: Batch) -> Tensor:
@@ -143,17 +158,27 @@ class Implicit(TaskNetScheme):
         for p in theta:
             p.requires_grad_(True)
         reduce = mean_over_processes if world_size() > 1 else None
-        found = self.outer_step(partial(self.problem, batch), self.steps["energy"] - 1, reduce)
+        found = self.outer_step(
+            partial(self.problem, batch, self.taught(batch)), self.steps["energy"] - 1, reduce
+        )
         set_gradients(phi, found.gradient)
         self.watch("explicit", nn.utils.get_total_norm(found.explicit))
         self.watch("implicit", nn.utils.get_total_norm(found.implicit))
         self.watch("stopped", found.diverged.float())
         return found.loss
 
-    def problem(self, batch: Batch) -> Bilevel:
+    def taught(self, batch: Batch) -> Lesson | None:
+        """The teacher's lesson for all evaluations of a step, if there is a teacher."""
+        if self.teacher is None:
+            return None
+        with torch.no_grad():
+            return self.lesson(self.teacher, batch, self.task_net(batch.inputs))
+
+    def problem(self, batch: Batch, lesson: Lesson | None = None) -> Bilevel:
         """The two losses of a batch as functions of the task-net's logits."""
         energy = self.at_rest(batch)
-        inner, outer = partial(self.inner_loss, energy, batch), partial(self.outer_loss, energy, batch)
+        inner = partial(self.inner_loss, energy, batch)
+        outer = partial(self.outer_loss, energy, batch, lesson=lesson)
         return Bilevel(self.task_net, batch.inputs, inner, outer, self.part["energy"].learned)
 
     def at_rest(self, batch: Batch) -> EnergyFn:

@@ -65,13 +65,14 @@ def configs(*files: str | Path) -> list[str]:
 def train_checkpoints(folder: Path) -> dict[str, str]:
     """Real checkpoints of a cross-entropy run and an energy run on generated data, by what they are for.
 
-    That of an energy of masks is saved before training, since the horses may not be here.
+    Those of energies of masks and of tags are saved before training, since their data may not be here.
     """
     found = {}
-    masks = configs(*(f"conf/{file}.yaml" for file in ("data/weizmann_horses_32", *DVN)))
-    cli, found["energy, masks"] = TrainCLI(masks), str(folder / "masks.ckpt")
-    cli.trainer.strategy.connect(cli.model)
-    cli.trainer.save_checkpoint(found["energy, masks"], weights_only=True)
+    for kind, data in {"masks": "weizmann_horses_32", "sentences": DATA["sentences"]}.items():
+        untrained = configs(*(f"conf/{file}.yaml" for file in (f"data/{data}", *DVN)))
+        cli, found[f"energy, {kind}"] = TrainCLI(untrained), str(folder / f"{kind}.ckpt")
+        cli.trainer.strategy.connect(cli.model)
+        cli.trainer.save_checkpoint(found[f"energy, {kind}"], weights_only=True)
     runs = {"guesser": ["scheme/cross_entropy"], "energy": DVN}
     for part, dials in runs.items():
         over = configs("conf/data/generated.yaml", *(f"conf/{dial}.yaml" for dial in dials))

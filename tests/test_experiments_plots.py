@@ -69,13 +69,32 @@ def test_a_sweep_draws_means_over_the_seeds_that_all_its_rows_have(
     assert drawn["x"] == (0.5, 2) and drawn["y"] == pytest.approx((55.0, 70.0))
 
 
+def test_rows_are_drawn_over_columns_at_their_numbers(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    columns = [*read_table("toy").columns]
+    figure = {"name": "c", "title": "N", "kind": "columns", "rows": ["plain", "taught"]}
+    figure["columns"] = {name: 10.0 / place for place, name in enumerate(columns, 1)}
+    world.change("tables/toy.yaml", lambda t: t.update(figures=[figure]))
+    assert draw() == []
+    record("plain", 0, 0.5)
+    record("plain", 1, 0.6)
+    from matplotlib.axes import Axes
+
+    drawn: list[Any] = []
+    monkeypatch.setattr(Axes, "errorbar", lambda self, x, y, **kw: drawn.append((x, y, kw["label"])))
+    monkeypatch.setattr(Axes, "legend", lambda self, **kw: None)
+    draw()
+    assert drawn == [((10.0,), (pytest.approx(55.0),), "plain")]
+
+
 def test_mistakes_in_a_figure_name_their_place(world: World, tmp_path: Path) -> None:
     for change, words in (
-        ({"kind": "pie"}, "figures[0].kind is 'pie'; it has to be sweep or curves"),
+        ({"kind": "pie"}, "figures[0].kind is 'pie'; it has to be sweep or columns"),
         ({"x": "hours"}, "figures[0].x is 'hours'; it has to be epoch or minutes"),
         ({"rows": ["plane"]}, "no row 'plane'"),
         ({"column": "eesy"}, "no column 'eesy'"),
         ({"colour": 1}, "figures[0].colour is not a key"),
+        ({"kind": "columns", "rows": ["plain"]}, "columns"),
+        ({"kind": "columns", "rows": ["plain"], "columns": {"eesy": 1}}, "no column 'eesy'"),
     ):
         world.change("tables/toy.yaml", lambda t, change=change: t.update(figures=[SWEEP | change]))
         with pytest.raises(TableError) as error:

@@ -1,7 +1,7 @@
 """Figures of a table, as PNG and SVG beside its page. Needs records only, no torch.
 
-`sweep` plots the metric of each row against a value of the row; `curves` plots training curves; `masks` shows
-answers.
+`sweep` plots the metric of each row against a value of the row, `columns` against a value of each column;
+`curves` plots training curves; `masks` shows answers.
 """
 
 import statistics
@@ -99,6 +99,25 @@ def _sweep(axes: "Axes", figure: Figure, summary: Summary) -> bool:
     return True
 
 
+def _columns(axes: "Axes", figure: Figure, summary: Summary) -> bool:
+    """Mean and sample deviation of each row over the columns, each at its number."""
+    drawn = False
+    for index, row in enumerate(figure.rows):
+        cells = [(x, summary.cells[row, column].over(None)) for column, x in figure.columns.items()]
+        known = [(x, found.mean, found.std or 0) for x, found in sorted(cells, key=lambda c: c[0]) if found]
+        if known:
+            x, y, spread = zip(*known, strict=True)
+            label = _words(summary.table.rows[row].label)
+            axes.errorbar(
+                x, y, yerr=spread, marker="o", markersize=3, capsize=2, color=f"C{index}", label=label
+            )
+            drawn = True
+    axes.set_xscale(figure.scale)
+    axes.set_xticks([*figure.columns.values()], [f"{x:g}" for x in figure.columns.values()])
+    axes.minorticks_off()
+    return drawn
+
+
 def _curves(axes: "Axes", figure: Figure, summary: Summary) -> bool:
     """A curve of each row, of one seed or all; a dashed line where the phase of its first seed changes.
 
@@ -134,7 +153,7 @@ def _masks(axes: "Axes", figure: Figure, summary: Summary) -> bool:
     return bool(lines)
 
 
-KINDS = {"sweep": _sweep, "curves": _curves, "masks": _masks}
+KINDS = {"sweep": _sweep, "columns": _columns, "curves": _curves, "masks": _masks}
 
 
 def _words(text: object) -> str:

@@ -65,8 +65,9 @@ TABLE: dict[str, dict[str, f.Check]] = {
     "figure": {
         "name": f.file_name,
         "title": f.text,
-        "kind": f.one_of("sweep", "curves", "masks"),
+        "kind": f.one_of("sweep", "columns", "curves", "masks"),
         "column": f.name,
+        "columns": f.named(f.above_zero),
         "rows": NAMES,
         "values": f.named(f.above_zero),
         "lines": NAMES,

@@ -147,10 +147,16 @@ class _Reader(Reader):
         return Ratio(**tree)
 
     def _figure(self, place: str, tree: Tree, rows: dict[str, Row], columns: dict[str, Column]) -> Figure:
-        tree = self.keyed("figure", place, tree, needed=("name", "title", "kind", "column"))
-        shape = {"sweep": ("values",), "curves": ("rows", "curve"), "masks": ("rows",)}[tree["kind"]]
+        tree = self.keyed("figure", place, tree, needed=("name", "title", "kind"))
+        shape = {
+            "sweep": ("column", "values"),
+            "columns": ("columns", "rows"),
+            "curves": ("column", "rows", "curve"),
+            "masks": ("column", "rows"),
+        }[tree["kind"]]
         self.keyed("figure", place, tree, needed=shape)
-        self.known(f"{place}.column", "column", tree["column"], columns)
+        for column in tree.get("columns", [tree.get("column")]):
+            self.known(f"{place}.column", "column", column, columns)
         for key in ("rows", "values", "lines"):
             for row in tree.get(key, ()):
                 self.known(f"{place}.{key}", "row", row, rows)

@@ -83,7 +83,8 @@ class Ratio:
 class Figure:
     """A figure drawn from a table's records: see `plots`.
 
-    `sweep` plots the metric of each row of `values` against its value. `curves` plots a training curve of
+    `sweep` plots the metric of each row of `values` against its value, in one column. `columns` plots the
+    metric of each of `rows` against a number of each of `columns`. `curves` plots a training curve of
     each of `rows`, of the first seed or of all, divided by the row's value if it has one. Each point is a
     mean over `smooth` points. The x axis is `epoch` or `minutes`; all epochs of a run count as equally long.
     Curves start after `begins` epochs. `masks` shows the answers of `rows` to the first test pictures.
@@ -92,7 +93,8 @@ class Figure:
     name: str
     title: str
     kind: str
-    column: str
+    column: str = ""
+    columns: dict[str, float] = field(default_factory=dict)
     rows: tuple[str, ...] = ()
     values: dict[str, float] = field(default_factory=dict)
     lines: tuple[str, ...] = ()

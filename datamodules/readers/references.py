@@ -1,0 +1,46 @@
+"""References without tags: one a line, a source, a tab and the text."""
+
+import re
+from collections.abc import Iterator
+
+from datamodules.errors import FormatError, quoted
+
+TOKEN = re.compile(r"\w+|[^\w\s]")
+
+
+def tokens_of(text: str) -> list[str]:
+    r"""Maximal runs of word characters, and single other characters: `\w+|[^\w\s]`."""
+    return TOKEN.findall(text)
+
+
+def read_references(content: bytes, *, where: str) -> list[list[str]]:
+    """The tokens of each reference, in the order of the file; empty lines are skipped.
+
+    Raises:
+        FormatError: with the line: not UTF-8, no tab, a reference without a token; or the file has none.
+    """
+    found = [_reference(line, where, number) for number, line in _lines(content)]
+    if not found:
+        raise FormatError(f"{where}: the file has no reference. Is it truncated?")
+    return found
+
+
+def _lines(content: bytes) -> Iterator[tuple[int, bytes]]:
+    lines = content.removeprefix(b"\xef\xbb\xbf").split(b"\n")
+    return ((number, line.rstrip(b"\r")) for number, line in enumerate(lines, 1) if line.strip())
+
+
+def _reference(line: bytes, where: str, number: int) -> list[str]:
+    place = f"{where}, line {number}"
+    try:
+        _, tab, text = line.decode().partition("\t")
+    except UnicodeDecodeError:
+        raise FormatError(f"{place}: this is not UTF-8. Correct this line.") from None
+    if not tab:
+        raise FormatError(
+            f"{place}: no tab between the source and the reference: {quoted(line)}. Correct this line."
+        )
+    tokens = tokens_of(text)
+    if not tokens:
+        raise FormatError(f"{place}: the reference is empty. Write one after the tab, or delete this line.")
+    return tokens

@@ -1,0 +1,1 @@
+"""Rules of bibliographies, and the energy they make."""
