@@ -28,7 +28,8 @@ class Split:
     observed: Tensor | None = None
 
     def __post_init__(self) -> None:
-        self.mask = getattr(self.inputs, "mask", self.mask)
+        own = getattr(self.inputs, "mask", None)
+        self.mask = self.mask if own is None else own
 
     def to(self, device: torch.device) -> "Split":
         """The same on a device."""

@@ -83,12 +83,16 @@ class Sequences(NamedInputs):
 class WordPieces(NamedInputs):
     """The input of a pretrained encoder: ids of word pieces, and the segment of each piece.
 
-    `attention` says which pieces are real. Pieces are not positions of an answer.
+    `attention` says which pieces are real. Pieces are not positions of an answer. Where an answer has a
+    position for each word, `words` is the place of each word's first piece, and `mask` says which words are
+    real; it is also the mask of the answer. `segments` may mark pieces, as those of a predicate.
     """
 
     ids: Int[Tensor, "N P"]
     attention: Bool[Tensor, "N P"]
     segments: Int[Tensor, "N P"]
+    words: Int[Tensor, "N T"] | None = None
+    mask: Bool[Tensor, "N T"] | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -100,7 +104,16 @@ class WordPieces(NamedInputs):
 
     def rows(self, index: Tensor) -> "WordPieces":
         here, longest = index.to(self.device), int(self.lengths[index].max())
-        return WordPieces(*(field[:, :longest][here] for field in (self.ids, self.attention, self.segments)))
+        pieces = (field[:, :longest][here] for field in (self.ids, self.attention, self.segments))
+        if self.words is None or self.mask is None:
+            return WordPieces(*pieces)
+        most = int(self._num_words[index].max())
+        return WordPieces(*pieces, self.words[:, :most][here], self.mask[:, :most][here])
+
+    @cached_property
+    def _num_words(self) -> Tensor:
+        assert self.mask is not None
+        return lengths_of(self.mask)
 
 
 def lengths_of(mask: Bool[Tensor, "N T"]) -> Int[Tensor, " N"]:

@@ -1,0 +1,106 @@
+"""Inputs whose frozen layers were computed once.
+
+Shapes: N examples, M pieces of all distinct texts, U distinct texts, P pieces of the longest, T words, H features.
+"""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from networks.inputs import NamedInputs, lengths_of
+
+SHARE = 0.5  # of a GPU's free memory that states may take
+
+
+@dataclass(eq=False)
+class Kept(NamedInputs):
+    """Texts as the states of an encoder's lowest layers, in place of `WordPieces`.
+
+    Text i has the states from `offsets[i]` to `offsets[i + 1]`; example n reads text `texts[n]`, so several
+    examples (the predicates of a sentence) share one. States may be mapped from a file. `to` moves them to a
+    GPU if they fit there; otherwise those of each batch are moved. Indices stay on the CPU.
+
+    `num_layers` is how many layers were computed. With `pooling` a text has one state, pooled that way.
+    `segments`, `words` and `mask` are as in WordPieces.
+    """
+
+    states: Float[Tensor, "M H"]
+    offsets: Int[Tensor, " U_plus_1"]
+    texts: Int[Tensor, " N"]
+    num_layers: int
+    pooling: str | None = None
+    segments: Int[Tensor, "N P"] | None = None
+    words: Int[Tensor, "N T"] | None = None
+    mask: Bool[Tensor, "N T"] | None = None
+    target: torch.device = torch.device("cpu")  # noqa: RUF009  (a device cannot be changed)
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    @property
+    def device(self) -> torch.device:
+        """The device of batches."""
+        return self.target
+
+    def to(self, device: torch.device, *, non_blocking: bool = False) -> "Kept":
+        """The same inputs for a device."""
+        there: dict[str, Any] = {
+            name: None if value is None else value.to(device, non_blocking=non_blocking)
+            for name, value in (("segments", self.segments), ("words", self.words), ("mask", self.mask))
+        }
+        states = (
+            self.states.to(device, non_blocking=non_blocking) if _fits(self.states, device) else self.states
+        )
+        return replace(self, states=states, target=device, **there)
+
+    @cached_property
+    def lengths(self) -> Int[Tensor, " N"]:
+        """The pieces of each example."""
+        return self.offsets.diff()[self.texts]
+
+    def rows(self, index: Tensor) -> "Kept":
+        """The examples at these indices (a CPU tensor), with the states of their texts only."""
+        texts, place = self.texts[index].unique(return_inverse=True)
+        starts, sizes = self.offsets[texts], self.offsets.diff()[texts]
+        offsets = F.pad(sizes.cumsum(0), (1, 0))
+        rows = torch.arange(int(offsets[-1])) + (starts - offsets[:-1]).repeat_interleave(sizes)
+        states = self.states[rows.to(self.states.device)].to(self.target, non_blocking=True)
+        here, longest = index.to(self.target), int(sizes.max())
+        words, mask = self.words, self.mask
+        if mask is not None and words is not None:
+            most = int(self._num_words[index].max())
+            words, mask = words[:, :most][here], mask[:, :most][here]
+        segments = None if self.segments is None else self.segments[:, :longest][here]
+        return replace(
+            self, states=states, offsets=offsets, texts=place, segments=segments, words=words, mask=mask
+        )
+
+    @cached_property
+    def padded(self) -> Float[Tensor, "N P H"]:
+        """The states of each example in float32, 0 where padded."""
+        start = self.offsets[self.texts].unsqueeze(1)
+        place = torch.arange(int(self.lengths.max()))
+        rows = (start + place).clamp_max(len(self.states) - 1).to(self.states.device)
+        return self.states[rows].to(self.target, torch.float32) * self.attention.unsqueeze(-1)
+
+    @cached_property
+    def attention(self) -> Bool[Tensor, "N P"]:
+        """Which pieces are real."""
+        return (torch.arange(int(self.lengths.max())) < self.lengths.unsqueeze(1)).to(self.target)
+
+    @cached_property
+    def _num_words(self) -> Tensor:
+        assert self.mask is not None
+        return lengths_of(self.mask)
+
+
+def _fits(states: Tensor, device: torch.device) -> bool:
+    if device.type != "cuda":
+        return device.type != "cpu"
+    free, _ = torch.cuda.mem_get_info(device)
+    return states.nbytes < SHARE * free

@@ -1,0 +1,150 @@
+"""Pretrained encoders and tokenizers, read from a folder or by their name on the Hugging Face hub.
+
+`transformers` (extra `hf`) is imported when an encoder is first read. Weights are read from safetensors files
+only, and no code of a folder or the hub is run.
+"""
+
+import os
+from functools import lru_cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+ROOT = Path(__file__).resolve().parents[2]
+ADVICE = "Give a folder with config.json, model.safetensors and tokenizer.json:  --data.encoder FOLDER"
+
+
+class EncoderUnusable(ValueError):
+    """An encoder that cannot be read, or not be used as the configuration says."""
+
+
+def place_of(encoder: str) -> str:
+    """The folder of an encoder; its hub name, if it is in none of the folders.
+
+    `encoder` is a folder, or a name such as sentence-transformers/all-MiniLM-L6-v2. The last part of a name is
+    looked for in the folder MODEL_DIR, in models/, and in ../shared/models beside the repository.
+    """
+    if Path(encoder).is_dir():
+        return encoder
+    name = encoder.rsplit("/", 1)[-1]
+    given = os.environ.get("MODEL_DIR")
+    places = [*([Path(given)] if given else []), ROOT / "models", ROOT.parent / "shared" / "models"]
+    return next((str(place / name) for place in places if name and (place / name).is_dir()), encoder)
+
+
+def library() -> Any:  # noqa: ANN401  (a module)
+    """The module `transformers`.
+
+    Raises:
+        EncoderUnusable: it is not installed.
+    """
+    try:
+        import transformers
+    except ImportError:
+        raise EncoderUnusable(
+            "A pretrained encoder needs transformers, which is not installed. Run:  "
+            'pip install -c constraints.txt -e ".[hf]"   (or: make setup EXTRAS=dev,hf)'
+        ) from None
+    transformers.utils.logging.disable_progress_bar()
+    return transformers
+
+
+@lru_cache(maxsize=1)
+def pretrained(encoder: str) -> Any:  # noqa: ANN401  (a PreTrainedModel)
+    """The encoder in evaluation mode, all parameters frozen. All callers get the same object: copy it to train.
+
+    Raises:
+        EncoderUnusable: it cannot be reached, or a file is missing or damaged.
+    """
+    auto = library().AutoModel
+    model = _read(
+        encoder, auto, use_safetensors=True, weights_only=True, trust_remote_code=False, dtype="float32"
+    )
+    return model.eval().requires_grad_(False)
+
+
+def config_of(encoder: str) -> Any:  # noqa: ANN401  (a PreTrainedConfig)
+    """The encoder's configuration; its weights are not read."""
+    return _read(encoder, library().AutoConfig, trust_remote_code=False)
+
+
+@lru_cache(maxsize=2)
+def tokenizer_of(encoder: str) -> Any:  # noqa: ANN401  (a PreTrainedTokenizerFast)
+    """The encoder's own fast tokenizer.
+
+    Raises:
+        EncoderUnusable: it cannot be reached, is no fast tokenizer, or knows more ids than the encoder has
+            embeddings.
+    """
+    tokenizer = _read(encoder, library().AutoTokenizer, trust_remote_code=False)
+    if not tokenizer.is_fast:
+        raise EncoderUnusable(
+            f"The tokenizer of {encoder} has no fast form (tokenizer.json), which says the word of each piece. "
+            f"{ADVICE}"
+        )
+    size = config_of(encoder).vocab_size
+    if len(tokenizer) > size:
+        raise EncoderUnusable(
+            f"The tokenizer of {encoder} does not match its weights: it has {len(tokenizer):,} word pieces, the "
+            f"weights have embeddings of {size:,}. Take both from one release. {ADVICE}"
+        )
+    return tokenizer
+
+
+def checksum(encoder: str) -> str:
+    """The sha256 of the encoder's weights, config and tokenizer; of a hub name, that of its cached files."""
+    total = sha256()
+    for name in ("config.json", "model.safetensors", "tokenizer.json"):
+        path = _file(encoder, name)
+        total.update(f"{name} {sha256(path.read_bytes()).hexdigest() if path else ''}\n".encode())
+    return total.hexdigest()
+
+
+def _file(encoder: str, name: str) -> Path | None:
+    library()
+    from transformers.utils import cached_file
+
+    try:
+        found = cached_file(place_of(encoder), name, _raise_exceptions_for_missing_entries=False)
+    except OSError:
+        raise EncoderUnusable(_not_reached(encoder)) from None
+    return Path(found) if found else None
+
+
+def _read(encoder: str, kind: Any, **options: Any) -> Any:  # noqa: ANN401
+    place = place_of(encoder)
+    if not encoder:
+        raise EncoderUnusable(f"No encoder is named. {ADVICE}")
+    try:
+        return kind.from_pretrained(place, **options)
+    except Exception as error:  # files of another origin may fail in any way
+        if Path(place).is_dir():
+            reason = " ".join(str(error).split())[:160]
+            raise EncoderUnusable(f"The encoder in {place} cannot be read ({reason}). {ADVICE}") from error
+        raise EncoderUnusable(_not_reached(encoder)) from error
+
+
+def _not_reached(encoder: str) -> str:
+    return (
+        f"The encoder {encoder} is no folder here and cannot be reached on the Hugging Face hub under this name. "
+        f"{ADVICE}"
+    )
+
+
+def layers_of(model: nn.Module) -> tuple[nn.Module, str, nn.ModuleList]:
+    """The list of an encoder's layers, its owner, and its name there.
+
+    Raises:
+        EncoderUnusable: the encoder has no such list, or no embeddings of its own that can be replaced.
+    """
+    count = model.config.num_hidden_layers
+    for owner in model.modules():
+        for name, child in owner.named_children():
+            if isinstance(child, nn.ModuleList) and len(child) == count and hasattr(model, "embeddings"):
+                return owner, name, child
+    raise EncoderUnusable(
+        f"The layers of {model.config.model_type} cannot be split into kept and trained ones. "
+        "Set trained: full, or take an encoder of the BERT kind."
+    )
