@@ -52,7 +52,7 @@ class RoleAttention(MaskedEnergy):
         """Minus the energy."""
         y = y.to(self.output.weight.dtype)
         code = position_code(y.shape[-2], self.num_tags, like=y)
-        projected = F.linear(y, self.project.weight) + self.project(code)  # the code once for all samples
+        projected = times(y, self.project.weight) + self.project(code)  # the code once for all samples
         queries, keys, values = projected.flatten(0, -3).chunk(3, -1)
         hidden = None
         if mask is not None:  # every query needs a key: those of an empty sentence are not counted below
@@ -68,6 +68,17 @@ class RoleAttention(MaskedEnergy):
         )
         best = self.output(mixed).amax(-1).unflatten(0, y.shape[:-2])
         return (best if mask is None else best * mask).sum(-1)
+
+
+def times(y: Shaped[Tensor, "... T S"], weight: Float[Tensor, "W S"]) -> Float[Tensor, "... T W"]:
+    """y W^T. Discrete answers on the CPU, which need no gradient, look their tags up: 0 where y is."""
+    if y.requires_grad or y.device.type != "cpu":
+        return F.linear(y, weight)
+    highest, tags = y.max(-1)
+    is_tag = highest == 1
+    if not torch.equal(y.count_nonzero(-1), is_tag.long()):
+        return F.linear(y, weight)
+    return F.embedding(tags, weight.T) * is_tag.unsqueeze(-1)
 
 
 def position_code(length: int, size: int, *, like: Tensor) -> Float[Tensor, "T S"]:

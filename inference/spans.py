@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from energies.constraints import Constraints
+from energies.constraints import Constraints, bio_tags
 from energies.potentials import ChainPotentials
 from energies.relaxed import FORBIDDEN
 from inference import chain
@@ -34,14 +34,14 @@ class DecodedSpans(NamedTuple):
 
 @dataclass(frozen=True)
 class SpanDecoder(ABC):
-    """From probabilities to tags. `tags`: O, B-kind and I-kind, in the order of their numbers."""
+    """From the probabilities of the `bio_tags` of these kinds of span to tags."""
 
-    tags: Sequence[str]
+    kinds: Sequence[str]
 
     @torch.no_grad()
     def __call__(self, probabilities: Float[Tensor, "B T S"], mask: Bool[Tensor, "B T"]) -> DecodedSpans:
         """The best well-formed answers."""
-        free = probabilities.new_zeros(len(self.tags), len(self.tags))
+        free = probabilities.new_zeros(*self.constraints.allowed.shape)
         return self.best(self.constraints.on(ChainPotentials(probabilities, free, mask)))
 
     @abstractmethod
@@ -51,7 +51,7 @@ class SpanDecoder(ABC):
     @cached_property
     def constraints(self) -> Constraints:
         """Which tag may follow which."""
-        return Constraints.for_spans(self.tags)
+        return Constraints.for_spans(bio_tags(self.kinds))
 
 
 @dataclass(frozen=True)
@@ -79,12 +79,12 @@ class UniqueSpans(SpanDecoder):
 
     def __post_init__(self) -> None:
         at_least(2, most_nodes=self.most_nodes)
-        if missing := [kind for kind in self.unique if f"B-{kind}" not in self.tags]:
-            raise ValueError(f"unique has {', '.join(missing)}, of which there is no B- among the tags.")
+        if missing := [kind for kind in self.unique if kind not in self.kinds]:
+            raise ValueError(f"unique has {', '.join(missing)}: take kinds that there are, as {self.kinds[0]}.")
 
     def best(self, p: ChainPotentials) -> DecodedSpans:
-        begins = torch.tensor([self.tags.index(f"B-{kind}") for kind in self.unique], device=p.unary.device)
-        tags, score, exact = WellFormed(self.tags).best(p)
+        tags, score, exact = WellFormed(self.kinds).best(p)
+        begins = begins_of(self.unique, self.kinds).to(tags.device)
         begun = starts(tags, begins, p.real())
         rows = begun.sum(1).gt(1).any(-1).nonzero().flatten()
         searches = [
@@ -166,6 +166,12 @@ class _Search:
         """Add a problem, solved."""
         heapq.heappush(self.open, _Problem(-score, self.nodes, tags, begun, forbidden))
         self.nodes += 1
+
+
+def begins_of(kinds: Sequence[str], among: Sequence[str]) -> Int[Tensor, " R"]:
+    """The numbers of the B- tags of some kinds."""
+    tags = bio_tags(among)
+    return torch.tensor([tags.index(f"B-{kind}") for kind in kinds], dtype=torch.long)
 
 
 def starts(

@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torchmetrics import Metric
 
-from inference.spans import SpanDecoder, WellFormed, starts
+from energies.constraints import bio_tags
+from inference.spans import SpanDecoder, WellFormed, begins_of, starts
 from networks.sizes import match_names
 
 CORE = ("ARG0", "ARG1", "ARG2", "ARG3", "ARG4", "ARG5", "ARGA")
@@ -35,11 +36,8 @@ class RoleScores(Metric):
     none. R-X is a role of its own. The predicate, V, is not counted.
 
     Args:
-        tags: names of the S tags in the order of their numbers: O, B-role, I-role.
+        roles: the S tags are the `bio_tags` of these.
         decoder: left out, the best BIO tags.
-
-    Raises:
-        ValueError: a name is none of these.
     """
 
     full_state_update = False
@@ -52,18 +50,17 @@ class RoleScores(Metric):
     broken: Tensor
     predicates: Tensor
 
-    def __init__(self, tags: Sequence[str], decoder: SpanDecoder | None = None) -> None:
+    def __init__(self, roles: Sequence[str], decoder: SpanDecoder | None = None) -> None:
         super().__init__()
-        self.tags, self.decoder = list(tags), decoder or WellFormed(list(tags))
-        roles = sorted({role_of(tag) for tag in self.tags if tag != "O"})
-        number = {role: index for index, role in enumerate(roles)}
-        self.num_roles = len(roles)
+        self.tags, self.decoder = bio_tags(roles), decoder or WellFormed(list(roles))
+        number = {role: index for index, role in enumerate(sorted({*map(argument_of, roles)}))}
+        self.num_roles = len(number)
         constraints = self.decoder.constraints
         kept = {
-            "role": [OUTSIDE if tag == "O" else number[role_of(tag)] for tag in self.tags],
+            "role": [OUTSIDE if tag == "O" else number[argument_of(tag[2:])] for tag in self.tags],
             "begins": [tag.startswith("B-") for tag in self.tags],
             "continues": [tag[2:].startswith(CONTINUES) for tag in self.tags],
-            "core": [self.tags.index(f"B-{role}") for role in CORE if f"B-{role}" in self.tags],
+            "core": begins_of([role for role in CORE if role in roles], roles).tolist(),
         }
         for name, values in kept.items():
             self.register_buffer(name, torch.tensor(values), persistent=False)
@@ -135,9 +132,9 @@ class RoleScores(Metric):
         return (~self.allowed[before, tags] & real).any(-1)
 
 
-def role_of(tag: str) -> str:
-    """The role whose argument a tag is part of: X of B-X, I-X, B-C-X and I-C-X."""
-    return tag[2:].removeprefix(CONTINUES)
+def argument_of(role: str) -> str:
+    """The role of the argument that a span is part of: X of X and of C-X."""
+    return role.removeprefix(CONTINUES)
 
 
 def _at(head: Tensor, differs: Tensor) -> Tensor:
