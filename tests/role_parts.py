@@ -1,0 +1,40 @@
+"""Semantic roles cut from the published files, for tests that train: real sentences, few of them."""
+
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import mkdtemp
+
+from committed import ROOT, data_of
+from datamodules.sources.files import Sources
+from datamodules.sources.registry import data_set
+
+NEEDED = {"train": 24, "validation": 6, "test": 6}  # sentences of a part
+CONF = ROOT / "conf" / "data" / "srl.yaml"
+DATA = data_of(CONF)["init_args"]
+
+
+def missing() -> str:
+    """Why runs on roles cannot be tested here; empty where they can."""
+    if not find_spec("transformers"):
+        return "transformers is not installed: it is in the extra hf"
+    from networks.transformer.weights import place_of
+
+    if not Path(place_of(DATA["encoder"])).is_dir():
+        return f"{DATA['encoder']} is in no folder here"
+    return Sources().missing(data_set("srl_ewt_propbank")) or ""
+
+
+def first_sentences(part: str, count: int) -> bytes:
+    """The first sentences of a part."""
+    data = data_set("srl_ewt_propbank")
+    return b"\n\n".join(Sources().read(data, data.files[part]).split(b"\n\n")[:count]) + b"\n"
+
+
+@cache
+def options() -> list[str]:
+    """The options of a run on few sentences; no layers of the encoder are kept."""
+    folder = Path(mkdtemp(prefix="roles-"))
+    for part, count in NEEDED.items():
+        (folder / f"{part}.tsv").write_bytes(first_sentences(part, count))
+    return [*(f"--data.{part}={folder / part}.tsv" for part in NEEDED), "--data.kept_layers=0"]
