@@ -49,14 +49,14 @@ class Batches:
     """Slices of one permutation of a split, drawn anew each epoch from (seed, epoch).
 
     The order depends on nothing else, so a run that resumes at the start of an epoch sees the batches of an
-    uninterrupted run. `seed=None`, for evaluation, keeps the order of the split; with a mask, it sorts
-    examples by length. Answers may be stored in a narrow type; a batch holds them as float32. A mask (N, T)
-    may be given, or come with the inputs; then answers of a batch are cut to its longest example. Inputs cut
-    themselves.
+    uninterrupted run. `seed=None`, for evaluation, keeps the order of the split; examples that have lengths,
+    those of the inputs or else of the mask, are sorted by them. Answers may be stored in a narrow type; a
+    batch holds them as float32. A mask (N, T) may be given, or come with the inputs; then answers of a batch
+    are cut to its longest example. Inputs cut themselves.
 
     `pool` above 1 reduces padding. That many batches at a time are taken from the permutation; their examples
     are sorted by length (ties keep their order) and cut into new batches. The order of all batches of the
-    epoch is drawn last. So an example shares its batch with examples of similar length. A pool needs a mask
+    epoch is drawn last. So an example shares its batch with examples of similar length. A pool needs lengths
     and a seed.
 
     A `transform` changes each batch by numbers that depend on (seed, epoch, step) only.
@@ -66,7 +66,7 @@ class Batches:
     process.
 
     Raises:
-        DataMismatch: `pool` is below 1, or above 1 without a mask and a seed.
+        DataMismatch: `pool` is below 1, or above 1 without lengths and a seed.
     """
 
     batch_sampler = None  # Lightning asks for one wherever there is a sampler
@@ -86,14 +86,15 @@ class Batches:
         transform: "Transform | None" = None,
     ) -> None:
         mask = getattr(inputs, "mask", None) if mask is None else mask
-        if pool < 1 or (pool > 1 and (mask is None or seed is None)):
-            raise DataMismatch(
-                f"pool is {pool}: take 1, or more for sentences (a mask) in random order (a seed)."
-            )
         self.inputs: Any = inputs
         self.y, self.mask, self.observed, self.pool = y, mask, observed, pool
         self.transform = transform
         self.lengths = None if mask is None else lengths_of(mask)
+        self.sizes = getattr(inputs, "lengths", self.lengths)
+        if pool < 1 or (pool > 1 and (self.sizes is None or seed is None)):
+            raise DataMismatch(
+                f"pool is {pool}: take 1, or more for sentences (a mask) in random order (a seed)."
+            )
         self.batch_size, self.seed = batch_size, seed
         self.rank, self.world_size = rank, world_size
         self.epoch = 0
@@ -140,17 +141,15 @@ class Batches:
         share = len(self.inputs) // self.world_size * self.world_size
         at_once = self.batch_size * self.world_size
         if self.seed is None:
-            order = (
-                torch.arange(len(self.inputs)) if self.lengths is None else self.lengths.argsort(stable=True)
-            )
+            order = torch.arange(len(self.inputs)) if self.sizes is None else self.sizes.argsort(stable=True)
             return _cut(order[:share], at_once)
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.epoch)
         order = torch.randperm(len(self.inputs), generator=generator)[:share]
         if self.pool == 1:
             return _cut(order, at_once)
-        assert self.lengths is not None
+        assert self.sizes is not None
         pools = _cut(order, at_once * self.pool)
-        ranked = [pool[self.lengths[pool].argsort(stable=True)] for pool in pools]
+        ranked = [pool[self.sizes[pool].argsort(stable=True)] for pool in pools]
         steps = [step for pool in ranked for step in _cut(pool, at_once)]
         return [steps[place] for place in torch.randperm(len(steps), generator=generator).tolist()]
 

@@ -104,11 +104,13 @@ class WordPieces(NamedInputs):
 
     def rows(self, index: Tensor) -> "WordPieces":
         here, longest = index.to(self.device), int(self.lengths[index].max())
-        pieces = (field[:, :longest][here] for field in (self.ids, self.attention, self.segments))
+        ids, attention, segments = (
+            part[:, :longest][here] for part in (self.ids, self.attention, self.segments)
+        )
         if self.words is None or self.mask is None:
-            return WordPieces(*pieces)
+            return WordPieces(ids, attention, segments)
         most = int(self._num_words[index].max())
-        return WordPieces(*pieces, self.words[:, :most][here], self.mask[:, :most][here])
+        return WordPieces(ids, attention, segments, self.words[:, :most][here], self.mask[:, :most][here])
 
     @cached_property
     def _num_words(self) -> Tensor:

@@ -4,7 +4,7 @@ Shapes: B examples, P word pieces, T words, H features.
 """
 
 from copy import deepcopy
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Bool, Float
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from networks.features import Features
 from networks.inputs import WordPieces
+from networks.transformer.adapters import adapted, save_trained_only
 from networks.transformer.kept import Kept
 from networks.transformer.split import LowerLayers, check_depth, upper_layers, without_pooler
 from networks.transformer.weights import EncoderUnusable, config_of, pretrained
@@ -34,12 +35,12 @@ class Encoder(Features):
         encoder: a folder, or a name on the Hugging Face hub: see `weights.place_of`.
         trained: what trains.
         num_top: how many layers `top_layers` trains.
-        pooling: the feature of a text is the state of its first piece (`first`), the `mean` of its states, or
-            what the encoder's pretrained `pooler` makes of the first (BERT: a linear layer and tanh, the [CLS]
-            of SEAL and Implicit). `words`: for each word the state of its first piece, 0 where padded.
+        pooling: the feature of a text is the state of its first piece (`first`), the `mean` of its states,
+            or what the encoder's pretrained `pooler` makes of the first (BERT: a linear layer and tanh, as
+            SEAL and Implicit). `words`: for each word the state of its first piece, 0 where padded.
         marks: `segments` mark pieces, as those of a predicate. With `full` and `adapters` they are the
-            encoder's own token types [SEAL D]. With `top_layers` an embedding of the mark (2, H) is added to the
-            states that enter the first trained layer, so that lower layers do not depend on it. It starts as
+            encoder's own token types [SEAL D]. With `top_layers` an embedding of the mark (2, H) is added to
+            the states that enter the first trained layer, so lower layers do not depend on it. It starts as
             the difference of each token type of the encoder to the first, or 0 where there is one only.
         dropout: of the features.
 
@@ -70,13 +71,11 @@ class Encoder(Features):
         if pooling == "pooler" and getattr(pretrained(encoder), "pooler", None) is None:
             raise EncoderUnusable(f"{encoder} has no pooler. Set pooling: first, or mean.")
         if marks and trained == "frozen":
-            raise EncoderUnusable(
-                "marks is true, and a frozen encoder cannot learn them. Train its top layers."
-            )
+            raise EncoderUnusable("marks is true, and a frozen encoder learns none. Set trained: top_layers.")
         if self.types and getattr(config, "type_vocab_size", 0) < 2:
             raise EncoderUnusable(f"{encoder} has no token types for marks. Set trained: top_layers.")
         self.lower = LowerLayers(encoder, self.num_kept) if self.num_kept else None
-        self.layers = self._trained_part(trained)
+        self.layers: Any = self._trained_part()
         if marks and not self.types:
             self.mark = nn.Parameter(_mark(encoder))
         self.dropout = nn.Dropout(dropout)
@@ -84,47 +83,52 @@ class Encoder(Features):
     def forward(self, x: WordPieces | Kept) -> Float[Tensor, "B *T H"]:
         if isinstance(x, Kept):
             self._check(x)
-            states, attention = x.padded, x.attention
             if x.pooling:
-                return self.dropout(states.squeeze(1))
-        else:
-            states, attention = self.lower(x.ids, x.attention) if self.lower else None, x.attention
-        return self.dropout(self._pooled(self._states(x, states, attention), attention, x))
+                return self.dropout(x.padded.squeeze(1))
+        return self.dropout(self._pooled(self._states(x), x))
 
-    def _trained_part(self, trained: str) -> nn.Module:
-        if self.lower is None:
-            model = deepcopy(pretrained(self.encoder)).requires_grad_(True).train()
-        else:
-            model = upper_layers(self.encoder, self.num_kept)
+    def _trained_part(self) -> nn.Module:
+        """The layers above those that are kept, and the pooler where it is used."""
+        whole = self.lower is None
+        model = deepcopy(pretrained(self.encoder)) if whole else upper_layers(self.encoder, self.num_kept)
         if self.pooling != "pooler":
             without_pooler(model)
-        return model.requires_grad_(trained != "frozen")
+        if self.trained == "adapters":
+            model = adapted(model)
+        else:
+            model.requires_grad_(self.trained != "frozen")
+        save_trained_only(model)
+        return model.train()
 
-    def _states(self, x: WordPieces | Kept, states: Tensor | None, attention: Tensor) -> Tensor:
+    def _states(self, x: WordPieces | Kept) -> Tensor:
         """The states of the last layer."""
-        if states is None:
-            assert isinstance(x, WordPieces)
+        if self.lower is None and isinstance(x, WordPieces):
             types = {"token_type_ids": x.segments} if self.types else {}
-            return self.layers(input_ids=x.ids, attention_mask=attention, **types).last_hidden_state
+            return self.layers(input_ids=x.ids, attention_mask=x.attention, **types).last_hidden_state
+        if isinstance(x, Kept):
+            states = x.padded
+        else:
+            assert self.lower is not None
+            states = self.lower(x.ids, x.attention)
         if self.trained == "frozen":
             return states
         if self.mark is not None:
             assert x.segments is not None, "marks are the segments of the input"
             states = states + self.mark[x.segments]
-        return self.layers(inputs_embeds=states, attention_mask=attention).last_hidden_state
+        return self.layers(inputs_embeds=states, attention_mask=x.attention).last_hidden_state
 
-    def _pooled(self, states: Tensor, attention: Bool[Tensor, "B P"], x: WordPieces | Kept) -> Tensor:
+    def _pooled(self, states: Tensor, x: WordPieces | Kept) -> Tensor:
         if self.pooling == "words":
             assert x.words is not None and x.mask is not None, "the input has no words"
             place = x.words.long().unsqueeze(-1).expand(-1, -1, states.shape[-1])
             return states.gather(1, place) * x.mask.unsqueeze(-1)
-        return pooled(states, attention, self.pooling, self.layers)
+        return pooled(states, x.attention, self.pooling, self.layers)
 
     def _check(self, x: Kept) -> None:
         """Raise an error if other layers were kept than those that are frozen here."""
         if x.num_layers != self.num_kept:
             raise EncoderUnusable(
-                f"The data keeps {x.num_layers} layers of the encoder, the network trains all above {self.num_kept}. "
+                f"The data keeps {x.num_layers} layers of the encoder, the network freezes {self.num_kept}. "
                 f"Set --data.kept_layers {self.num_kept}, or num_top of the network to fit."
             )
         if x.pooling and x.pooling != self.pooling:
@@ -141,7 +145,8 @@ def pooled(
     if pooling == "first":
         return states[:, 0]
     if pooling == "pooler":
-        return model.pooler(states)
+        pooler: Any = model.pooler
+        return pooler(states)
     real = attention.unsqueeze(-1)
     return (states * real).sum(1) / real.sum(1)
 

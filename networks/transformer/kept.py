@@ -1,6 +1,7 @@
 """Inputs whose frozen layers were computed once.
 
-Shapes: N examples, M pieces of all distinct texts, U distinct texts, P pieces of the longest, T words, H features.
+Shapes: N examples, M pieces of all distinct texts, U distinct texts, P pieces of the longest,
+T words, H features.
 """
 
 from dataclasses import dataclass, replace

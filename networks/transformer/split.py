@@ -17,7 +17,10 @@ from networks.transformer.weights import EncoderUnusable, layers_of, pretrained
 class GivenStates(nn.Module):
     """In the place of the embeddings of the upper layers: the states it is given, as they are."""
 
-    def forward(self, *ids: None, inputs_embeds: Tensor, **others: Any) -> Tensor:  # noqa: ANN401
+    def forward(
+        self, ids: None = None, inputs_embeds: Tensor | None = None, *rest: Any, **others: Any
+    ) -> Tensor:
+        assert inputs_embeds is not None
         return inputs_embeds
 
 
@@ -54,16 +57,18 @@ def _lower(encoder: str, num_layers: int, device: torch.device) -> nn.Module:
 
 
 def upper_layers(encoder: str, num_kept: int) -> nn.Module:
-    """A trainable copy of the layers above the lowest `num_kept`; it takes states as `inputs_embeds`."""
+    """A copy of the layers above the lowest `num_kept`; it takes states as `inputs_embeds`."""
     whole = pretrained(encoder)
     check_depth(encoder, num_kept)
     model = copy(whole)  # the embeddings are not copied
     model._modules = {name: part for name, part in whole._modules.items() if name != "embeddings"}
     model.embeddings = GivenStates()
+    if hasattr(model, "embeddings_project"):  # ELECTRA: part of the embeddings
+        model.embeddings_project = nn.Identity()
     model = deepcopy(model)
     _, _, layers = layers_of(model)
     del layers[:num_kept]
-    return model.requires_grad_(True).train()
+    return model
 
 
 def check_depth(encoder: str, num_layers: int) -> None:
@@ -71,15 +76,15 @@ def check_depth(encoder: str, num_layers: int) -> None:
     depth = pretrained(encoder).config.num_hidden_layers
     if not 0 <= num_layers <= depth:
         raise EncoderUnusable(
-            f"{encoder} has {depth} layers, and {num_layers} are to be kept: take 0 to {depth} kept layers, or "
-            "as many trained ones (num_top)."
+            f"{encoder} has {depth} layers, and {num_layers} are to be kept: take 0 to {depth} of them, or "
+            "as many trained layers (num_top)."
         )
 
 
 def without_pooler(model: nn.Module) -> None:
     """Leave out the pooler, if there is one."""
     if getattr(model, "pooler", None) is not None:
-        model.pooler = None
+        setattr(model, "pooler", None)  # noqa: B010  (no attribute of every model)
 
 
 def _drop_last_norm(model: nn.Module) -> None:

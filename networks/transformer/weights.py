@@ -13,6 +13,7 @@ from typing import Any
 from torch import nn
 
 ROOT = Path(__file__).resolve().parents[2]
+INSTALL = 'Run:  pip install -c constraints.txt -e ".[hf]"   (or: make setup EXTRAS=dev,hf)'
 ADVICE = "Give a folder with config.json, model.safetensors and tokenizer.json:  --data.encoder FOLDER"
 
 
@@ -23,8 +24,8 @@ class EncoderUnusable(ValueError):
 def place_of(encoder: str) -> str:
     """The folder of an encoder; its hub name, if it is in none of the folders.
 
-    `encoder` is a folder, or a name such as sentence-transformers/all-MiniLM-L6-v2. The last part of a name is
-    looked for in the folder MODEL_DIR, in models/, and in ../shared/models beside the repository.
+    `encoder` is a folder, or a name such as sentence-transformers/all-MiniLM-L6-v2. The last part of a name
+    is looked for in the folder MODEL_DIR, in models/, and in ../shared/models beside the repository.
     """
     if Path(encoder).is_dir():
         return encoder
@@ -44,8 +45,7 @@ def library() -> Any:  # noqa: ANN401  (a module)
         import transformers
     except ImportError:
         raise EncoderUnusable(
-            "A pretrained encoder needs transformers, which is not installed. Run:  "
-            'pip install -c constraints.txt -e ".[hf]"   (or: make setup EXTRAS=dev,hf)'
+            f"A pretrained encoder needs transformers, which is not installed. {INSTALL}"
         ) from None
     transformers.utils.logging.disable_progress_bar()
     return transformers
@@ -53,7 +53,7 @@ def library() -> Any:  # noqa: ANN401  (a module)
 
 @lru_cache(maxsize=1)
 def pretrained(encoder: str) -> Any:  # noqa: ANN401  (a PreTrainedModel)
-    """The encoder in evaluation mode, all parameters frozen. All callers get the same object: copy it to train.
+    """The encoder in evaluation mode, frozen. All callers get the same object: copy it to train.
 
     Raises:
         EncoderUnusable: it cannot be reached, or a file is missing or damaged.
@@ -81,14 +81,14 @@ def tokenizer_of(encoder: str) -> Any:  # noqa: ANN401  (a PreTrainedTokenizerFa
     tokenizer = _read(encoder, library().AutoTokenizer, trust_remote_code=False)
     if not tokenizer.is_fast:
         raise EncoderUnusable(
-            f"The tokenizer of {encoder} has no fast form (tokenizer.json), which says the word of each piece. "
+            f"The tokenizer of {encoder} has no fast form (tokenizer.json), which knows each piece's word. "
             f"{ADVICE}"
         )
     size = config_of(encoder).vocab_size
     if len(tokenizer) > size:
         raise EncoderUnusable(
-            f"The tokenizer of {encoder} does not match its weights: it has {len(tokenizer):,} word pieces, the "
-            f"weights have embeddings of {size:,}. Take both from one release. {ADVICE}"
+            f"The tokenizer of {encoder} does not match its weights: it has {len(tokenizer):,} word pieces, "
+            f"they have embeddings of {size:,}. Take both from one release. {ADVICE}"
         )
     return tokenizer
 
@@ -128,7 +128,7 @@ def _read(encoder: str, kind: Any, **options: Any) -> Any:  # noqa: ANN401
 
 def _not_reached(encoder: str) -> str:
     return (
-        f"The encoder {encoder} is no folder here and cannot be reached on the Hugging Face hub under this name. "
+        f"The encoder {encoder} is no folder here, and not reached on the Hugging Face hub by this name. "
         f"{ADVICE}"
     )
 
@@ -139,12 +139,16 @@ def layers_of(model: nn.Module) -> tuple[nn.Module, str, nn.ModuleList]:
     Raises:
         EncoderUnusable: the encoder has no such list, or no embeddings of its own that can be replaced.
     """
-    count = model.config.num_hidden_layers
+    config: Any = model.config
     for owner in model.modules():
         for name, child in owner.named_children():
-            if isinstance(child, nn.ModuleList) and len(child) == count and hasattr(model, "embeddings"):
+            if (
+                isinstance(child, nn.ModuleList)
+                and len(child) == config.num_hidden_layers
+                and hasattr(model, "embeddings")
+            ):
                 return owner, name, child
     raise EncoderUnusable(
-        f"The layers of {model.config.model_type} cannot be split into kept and trained ones. "
+        f"The layers of {config.model_type} cannot be split into kept and trained ones. "
         "Set trained: full, or take an encoder of the BERT kind."
     )

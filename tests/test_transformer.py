@@ -1,0 +1,304 @@
+"""The encoder as a feature network: against transformers, on real sentences and stories."""
+
+import json
+import shutil
+import subprocess
+import sys
+from copy import deepcopy
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+import torch
+from torch import nn
+
+import text_world as world
+
+pytest.importorskip("transformers", reason="the extra hf is not installed")
+
+import transformers
+
+from datamodules.errors import DataMismatch
+from datamodules.text.tokens import NO_WORD, pieces_of
+from networks.inputs import WordPieces
+from networks.pretrained import load_part
+from networks.transformer import Encoder
+from networks.transformer.encoder import Pooling
+from networks.transformer.weights import EncoderUnusable, checksum, place_of, pretrained, tokenizer_of
+
+WORDS = 16
+Trained = Literal["full", "top_layers", "adapters", "frozen"]
+
+
+@pytest.fixture(scope="module")
+def mini() -> str:
+    return world.needs_encoder()
+
+
+@pytest.fixture(scope="module")
+def stories(mini: str) -> WordPieces:
+    pieces = pieces_of(world.stories(5), mini, max_pieces=64)
+    inputs = pieces.inputs(torch.arange(5))
+    assert isinstance(inputs, WordPieces)
+    return inputs
+
+
+def marked(mini: str) -> WordPieces:
+    """Five examples over three sentences, in each another word is marked."""
+    pieces = pieces_of(world.sentences()[:3], mini)
+    texts = torch.tensor([0, 0, 1, 2, 2])
+    _, mask = pieces.words(texts)
+    marks = torch.zeros_like(mask)
+    marks[torch.arange(5), torch.tensor([0, 3, 1, 2, 4])] = True
+    inputs = pieces.inputs(texts, marked=marks)
+    assert isinstance(inputs, WordPieces)
+    return inputs
+
+
+@pytest.mark.parametrize("trained", ["full", "top_layers", "adapters", "frozen"])
+@pytest.mark.parametrize("pooling", ["first", "mean", "pooler"])
+def test_features_are_those_of_the_pretrained_encoder(
+    mini: str, stories: WordPieces, trained: Trained, pooling: Pooling
+) -> None:
+    if trained == "adapters":
+        pytest.importorskip("peft", reason="the extra hf is not installed")
+    reference = transformers.AutoModel.from_pretrained(place_of(mini)).eval()
+    with torch.no_grad():
+        whole = reference(input_ids=stories.ids, attention_mask=stories.attention.long())
+        ours = Encoder(mini, trained=trained, pooling=pooling).eval()(stories)
+    real = stories.attention.unsqueeze(-1)
+    wanted = {
+        "first": whole.last_hidden_state[:, 0],
+        "mean": (whole.last_hidden_state * real).sum(1) / real.sum(1),
+        "pooler": whole.pooler_output,
+    }[pooling]
+    torch.testing.assert_close(ours, wanted, atol=1e-5, rtol=1e-5)
+    assert ours.shape[-1] == Encoder(mini).size
+
+
+def test_a_word_has_the_state_of_its_first_piece(mini: str) -> None:
+    x = marked(mini)
+    with torch.no_grad():
+        states = pretrained(mini)(input_ids=x.ids, attention_mask=x.attention.long()).last_hidden_state
+        ours = Encoder(mini, trained="frozen", pooling="words")(x)
+    assert x.words is not None and x.mask is not None
+    for b, t in x.mask.nonzero().tolist():
+        torch.testing.assert_close(ours[b, t], states[b, x.words[b, t]], atol=1e-5, rtol=1e-5)
+    assert not ours[~x.mask].any()
+
+
+@pytest.mark.parametrize("trained", ["full", "top_layers", "adapters", "frozen"])
+def test_gradients_reach_what_trains_and_nothing_else(
+    mini: str, stories: WordPieces, trained: Trained
+) -> None:
+    net = Encoder(mini, trained=trained, num_top=2)
+    if trained == "frozen":
+        assert not [*net.parameters()]
+        assert not net(stories).requires_grad
+        return
+    net(stories).square().sum().backward()
+    moved = {name for name, p in net.named_parameters() if p.grad is not None and p.grad.any()}
+    trainable = {name for name, p in net.named_parameters() if p.requires_grad}
+    assert moved <= trainable
+    layers = {name.split(".")[3] for name in trainable if ".layer." in name}
+    assert len(layers) == {"full": 6, "top_layers": 2, "adapters": 6}[trained]
+    assert all("lora" in name for name in trainable) == (trained == "adapters")
+    assert all(p.grad is None for p in pretrained(mini).parameters())
+
+
+def test_lower_layers_have_no_dropout_and_upper_ones_have(mini: str, stories: WordPieces) -> None:
+    top, frozen = Encoder(mini, trained="top_layers"), Encoder(mini, trained="frozen")
+    assert top.lower is not None
+    once, twice = (top.lower(stories.ids, stories.attention) for _ in range(2))
+    assert torch.equal(once, twice)
+    assert torch.equal(frozen.train()(stories), frozen.train()(stories))
+    assert not torch.equal(top.train()(stories), top.train()(stories))
+
+
+def test_two_encoders_share_frozen_layers_and_train_their_own(mini: str, stories: WordPieces) -> None:
+    task, energy = Encoder(mini, trained="top_layers"), Encoder(mini, trained="top_layers").eval()
+    before = energy(stories).detach()
+    optimizer = torch.optim.SGD(task.parameters(), lr=0.1)
+    task(stories).square().sum().backward()
+    optimizer.step()
+    assert torch.equal(energy(stories), before)
+    assert not torch.equal(task.eval()(stories), before)
+
+
+def test_a_mark_enters_at_the_first_trained_layer(mini: str) -> None:
+    x = marked(mini)
+    net = Encoder(mini, trained="top_layers", pooling="words", marks=True).eval()
+    types = pretrained(mini).embeddings.token_type_embeddings.weight
+    assert net.mark is not None
+    torch.testing.assert_close(net.mark[1].detach(), types[1] - types[0])
+    out = net(x)
+    assert not torch.equal(out[0], out[1])  # one sentence, two predicates
+    out.sum().backward()
+    assert net.mark.grad is not None and net.mark.grad[1].any()
+    with torch.no_grad():
+        net.mark.zero_()
+        torch.testing.assert_close(net(x)[0], net(x)[1], atol=1e-5, rtol=1e-5)
+
+
+def test_marks_of_a_full_encoder_are_its_token_types(mini: str) -> None:
+    x = marked(mini)
+    with torch.no_grad():
+        ours = Encoder(mini, pooling="first", marks=True).eval()(x)
+        options = {"attention_mask": x.attention.long(), "token_type_ids": x.segments}
+        theirs = pretrained(mini)(input_ids=x.ids, **options).last_hidden_state[:, 0]
+    torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("trained", ["full", "top_layers", "adapters"])
+def test_a_checkpoint_holds_what_trains_and_restores_it(
+    mini: str, stories: WordPieces, trained: Trained, tmp_path: Path
+) -> None:
+    spec = {
+        "class_path": "networks.transformer.Encoder",
+        "init_args": {"encoder": mini, "trained": trained, "pooling": "pooler"},
+    }
+    net = Encoder(**spec["init_args"])  # type: ignore[arg-type]
+    with torch.no_grad():
+        for p in net.parameters():
+            if p.requires_grad:
+                p.add_(0.01 * torch.randn_like(p))
+    state = {f"task_net.{name}": value for name, value in deepcopy(net).state_dict().items()}
+    trainable = {name for name, p in net.named_parameters() if p.requires_grad}
+    assert {name.removeprefix("task_net.") for name in state} == trainable
+    torch.save({"hyper_parameters": {"task_net": spec}, "state_dict": state}, tmp_path / "best.ckpt")
+    again = load_part(str(tmp_path / "best.ckpt"), "task_net").eval()
+    assert torch.equal(again(stories), net.eval()(stories))
+
+
+TINY: dict[str, Any] = {"vocab_size": 99, "hidden_size": WORDS, "intermediate_size": 32, "pad_token_id": 0}
+KINDS: dict[str, dict[str, Any]] = {
+    "bert": TINY | {"num_hidden_layers": 4, "num_attention_heads": 2},
+    "roberta": TINY | {"num_hidden_layers": 4, "num_attention_heads": 2},
+    "electra": TINY | {"num_hidden_layers": 4, "num_attention_heads": 2, "embedding_size": 8},
+    "mpnet": TINY | {"num_hidden_layers": 4, "num_attention_heads": 2},
+    "modernbert": TINY | {"num_hidden_layers": 4, "num_attention_heads": 2, "global_attn_every_n_layers": 2},
+    "distilbert": {"vocab_size": 99, "dim": WORDS, "hidden_dim": 32, "n_layers": 4, "n_heads": 2},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_layers_of_other_kinds_of_encoders_split_too(kind: str, tmp_path: Path) -> None:
+    config = transformers.AutoConfig.for_model(kind, **KINDS[kind])
+    transformers.AutoModel.from_config(config).save_pretrained(tmp_path)
+    ids = torch.randint(3, 99, (3, 7))
+    attention = torch.arange(7) < torch.tensor([[7], [4], [2]])
+    x = WordPieces(ids * attention, attention, torch.zeros_like(ids))
+    with torch.no_grad():
+        whole = pretrained(str(tmp_path))(input_ids=x.ids, attention_mask=attention.long())
+        for num_top in (1, 3):
+            ours = Encoder(str(tmp_path), trained="top_layers", num_top=num_top).eval()(x)
+            torch.testing.assert_close(ours, whole.last_hidden_state[:, 0], atol=1e-5, rtol=1e-5)
+
+
+def test_every_word_of_a_real_sentence_has_one_first_piece(mini: str) -> None:
+    sentences = world.sentences()
+    pieces = pieces_of(sentences, mini)
+    places, mask = pieces.words(torch.arange(len(sentences)))
+    assert mask.sum(1).tolist() == [len(words) for words in sentences]
+    tokenizer, assert_word = tokenizer_of(mini), pieces.word
+    assert assert_word is not None
+    for i in range(0, len(sentences), 40):
+        own = slice(int(pieces.offsets[i]), int(pieces.offsets[i + 1]))
+        ids, word = pieces.ids[own].tolist(), assert_word[own].tolist()
+        for w, text in enumerate(sentences[i]):
+            alone = tokenizer([text], is_split_into_words=True, add_special_tokens=False).input_ids
+            at = int(places[i, w])
+            assert word.index(w) == at and ids[at : at + len(alone)] == alone
+        assert word[0] == word[-1] == NO_WORD
+
+
+def test_a_word_without_a_piece_gets_the_unknown_one(mini: str) -> None:
+    pieces = pieces_of([["of", "\x01", "two", "\u200b"], ["one"]], mini)
+    places, mask = pieces.words(torch.tensor([0, 1]))
+    assert mask.tolist() == [[True] * 4, [True, False, False, False]]
+    unknown = tokenizer_of(mini).unk_token_id
+    assert pieces.ids[places[0]].tolist()[1::2] == [unknown, unknown]
+
+
+def test_a_cut_is_told_once_with_its_share(mini: str, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO"):
+        pieces = pieces_of([["word"] * 30, ["short"], ["one"], ["two"]], mini, max_pieces=10)
+    assert [r.message for r in caplog.records] == ["25.0% of 4 texts are cut to 10 pieces."]
+    _, mask = pieces.words(torch.arange(4))
+    assert mask.sum(1).tolist() == [8, 1, 1, 1]
+
+
+@pytest.fixture
+def folder(mini: str, tmp_path: Path) -> Path:
+    """A copy of the encoder whose files a test may change."""
+    copy = tmp_path / "encoder"
+    shutil.copytree(place_of(mini), copy, copy_function=shutil.copyfile)
+    copy.chmod(0o755)
+    return copy
+
+
+def test_a_tokenizer_of_another_encoder_is_refused(folder: Path) -> None:
+    content = json.loads((folder / "tokenizer.json").read_text())
+    content["added_tokens"] += [
+        {**content["added_tokens"][0], "id": 30522 + i, "content": f"[MORE{i}]"} for i in range(3)
+    ]
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+    with pytest.raises(EncoderUnusable, match=r"does not match its weights: it has 30,525 word pieces"):
+        pieces_of(["a text"], str(folder))
+    assert checksum(str(folder)) != checksum(world.MINI)
+
+
+def test_unusable_encoders_are_named_in_one_sentence(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(EncoderUnusable, match=r"nobody/nothing is no folder here.*--data.encoder FOLDER"):
+        Encoder("nobody/nothing")
+    with (folder / "model.safetensors").open("r+b") as file:
+        file.truncate(1000)
+    with pytest.raises(EncoderUnusable, match="cannot be read"):
+        Encoder(str(folder))
+    (folder / "model.safetensors").unlink()
+    (folder / "pytorch_model.bin").write_bytes(b"a pickle")
+    with pytest.raises(EncoderUnusable, match=r"cannot be read.*--data.encoder FOLDER"):
+        Encoder(str(folder))
+    (folder / "config.json").unlink()
+    with pytest.raises(EncoderUnusable, match="cannot be read"):
+        Encoder(str(folder))
+
+
+WRONG = [
+    ({"trained": "top_layers", "num_top": 7}, "has 6 layers"),
+    ({"trained": "top_layers", "num_top": 0}, "num_top is 0"),
+    ({"trained": "frozen", "marks": True}, "Set trained: top_layers"),
+]
+
+
+@pytest.mark.parametrize(("options", "says"), WRONG)
+def test_settings_that_do_not_fit_are_refused(mini: str, options: dict[str, Any], says: str) -> None:
+    with pytest.raises(EncoderUnusable, match=says):
+        Encoder(mini, **options)
+
+
+def test_more_pieces_than_the_encoder_reads_are_refused(mini: str) -> None:
+    with pytest.raises(DataMismatch, match="reads 3 to 512 pieces"):
+        pieces_of(["a text"], mini, max_pieces=513)
+
+
+def test_without_the_extra_one_sentence_says_what_to_install(mini: str) -> None:
+    code = f"""if True:
+        import sys
+        from networks.transformer import Encoder
+        for module in ("transformers", "peft"):
+            sys.modules[module] = None
+            try: Encoder({mini!r}, trained="adapters")
+            except ValueError as error: print(error)
+            del sys.modules[module]
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    for line, module in zip(done.stdout.splitlines(), ("transformers", "peft"), strict=True):
+        assert f"needs {module}, which is not installed. Run:  pip install" in line
+
+
+def test_layers_are_in_training_mode_only_where_they_train(mini: str) -> None:
+    net = nn.ModuleList([Encoder(mini, trained="top_layers")]).train()
+    assert not pretrained(mini).training
+    assert all(part.training for part in net[0].layers.modules())

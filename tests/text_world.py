@@ -1,0 +1,43 @@
+"""Real sentences and texts for the tests of encoders, and where the encoder is."""
+
+import csv
+import gzip
+import io
+import lzma
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from networks.transformer.weights import place_of
+
+MINI = "sentence-transformers/all-MiniLM-L6-v2"
+DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+
+
+def needs_encoder() -> str:
+    """The encoder's name; the test is skipped where it, or what reads it, is not here."""
+    pytest.importorskip("transformers", reason="the extra hf is not installed")
+    if not Path(place_of(MINI)).is_dir():
+        pytest.skip(f"the encoder {MINI} is not here")
+    return MINI
+
+
+@cache
+def sentences(part: str = "dev") -> list[list[str]]:
+    """The words of sentences with semantic roles."""
+    path = DATA / "srl_ewt_propbank" / f"{part}.tsv.gz"
+    if not path.is_file():
+        pytest.skip("srl_ewt_propbank is not here")
+    blocks = gzip.decompress(path.read_bytes()).decode().strip().split("\n\n")
+    return [[line.split("\t")[1] for line in block.split("\n")[1:]] for block in blocks]
+
+
+@cache
+def stories(count: int) -> list[str]:
+    """The first news stories of Reuters-21578's validation part."""
+    path = DATA / "reuters21578" / "dev.csv.xz"
+    if not path.is_file():
+        pytest.skip("reuters21578 is not here")
+    rows = csv.DictReader(io.StringIO(lzma.decompress(path.read_bytes()).decode()))
+    return [row["text"] for row, _ in zip(rows, range(count), strict=False)]
