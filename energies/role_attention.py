@@ -1,4 +1,4 @@
-"""The global energy of role tags: attention of every position to all others.
+"""The energies of role tags: scores of each tag at its place, and attention of every position to all others.
 
 Shapes: B examples, T positions, S tags, W width of the attention; "..." stands for leading sample dimensions.
 """
@@ -17,14 +17,43 @@ from networks.sizes import at_least, match_answers
 LONGEST_WAVE = 1e4
 
 
+class LocalTagEnergy(MaskedEnergy):
+    """How well each tag fits its position: E(x, y) = - sum_t l_t(x) . y_t.   [SEAL D]
+
+    `net` maps inputs to the scores l, (B, T, S).
+
+    Shapes:
+        x: (B, T, ...).   y: (..., B, T, S), relaxed or one-hot.   returns: (..., B).
+    """
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def given(self, x: Inputs, mask: Tensor | None = None) -> ConditionedEnergy:
+        """The network's scores are computed once."""
+        scores = self.net(x)
+        if mask is not None:
+            scores = scores * mask.unsqueeze(-1)
+        resting = scores.detach()
+
+        def summed(of: Tensor, y: Shaped[Tensor, "... B T S"]) -> Tensor:
+            return -(y.flatten(-2) * of.flatten(1)).sum(-1)
+
+        return ConditionedEnergy(
+            lambda y: summed(scores, y),
+            lambda y: (summed(resting, y), (-resting).expand_as(y)),
+            lambda y: summed(resting, y),
+        )
+
+
 class RoleAttention(MaskedEnergy):
     """How well the tags of a sentence go together, whatever the sentence.   [SEAL D, SRL]
 
         E(y) = - sum_t max_c A(y)_tc,   A(y) = softmax(Q K^T / sqrt(S)) V U + u
 
-    Q, K and V (T, W) are affine in y + code, where code marks the positions: see `position_code`. One head; U
-    and u map back to the S tags. Masked positions get no attention and are not summed. Dropout is of attention
-    weights.
+    Q, K and V (T, W) are affine in y + code, with the `position_code`. One head; U and u map back to the S
+    tags. Masked positions get no attention and are not summed. Dropout is of attention weights.
 
     Shapes:
         x: not used.   y: (..., B, T, S), relaxed or one-hot.   mask: (B, T).   returns: (..., B).
@@ -71,7 +100,7 @@ class RoleAttention(MaskedEnergy):
 
 
 def times(y: Shaped[Tensor, "... T S"], weight: Float[Tensor, "W S"]) -> Float[Tensor, "... T W"]:
-    """y W^T. Discrete answers on the CPU, which need no gradient, look their tags up: 0 where y is."""
+    """Y W^T. Discrete answers on the CPU, which need no gradient, look their tags up: 0 where y is."""
     if y.requires_grad or y.device.type != "cpu":
         return F.linear(y, weight)
     highest, tags = y.max(-1)

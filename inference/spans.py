@@ -68,7 +68,7 @@ class UniqueSpans(SpanDecoder):
     """The best BIO tags with at most one span of each of the kinds `unique`, by branch and bound.
 
     An example whose best BIO tags are allowed is done. Otherwise a kind that occurs twice and the place i of
-    one of its spans make two problems: a span of this kind begins nowhere but at i, or it does not begin at i.
+    one of its spans make two problems: spans of this kind begin nowhere but at i, or they do not begin at i.
     The problem with the best bound is split next; the first of them that is allowed is the best answer. All
     examples are searched together, one Viterbi a round. After `most_nodes` problems an example keeps to the
     first of the two problems, which ends soon; its answer is allowed, but not `exact`.
@@ -80,7 +80,9 @@ class UniqueSpans(SpanDecoder):
     def __post_init__(self) -> None:
         at_least(2, most_nodes=self.most_nodes)
         if missing := [kind for kind in self.unique if kind not in self.kinds]:
-            raise ValueError(f"unique has {', '.join(missing)}: take kinds that there are, as {self.kinds[0]}.")
+            raise ValueError(
+                f"unique has {', '.join(missing)}: take kinds that there are, as {self.kinds[0]}."
+            )
 
     def best(self, p: ChainPotentials) -> DecodedSpans:
         tags, score, exact = WellFormed(self.kinds).best(p)

@@ -18,6 +18,7 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 from pytorch_lightning.cli import LightningArgumentParser
 from torch import Tensor, nn
 
+import role_parts
 from committed import committed
 from energies import sets
 from experiments.plan.layers import file_and_row, layered, rows_of
@@ -30,6 +31,7 @@ QUICK = ["--trainer.max_epochs=1", "--trainer.limit_train_batches=3", "--trainer
 QUICK += ["--data.eval_batch_size=4"]
 DATA = {"label_sets": "generated", "chains": "ocr", "sentences": "twitter_pos"}  # by kind; else the row's own
 DVN = ["scheme/energy_net", "objective/dvn"]
+STILL = "finished"  # the scheme in which nothing moves
 SETTINGS = {
     "EarlyStopping": {"patience": 0, "min_delta": 1.0},
     "ReduceLROnPlateau": {"patience": 0},
@@ -59,20 +61,29 @@ def configs(*files: str | Path) -> list[str]:
 def train_checkpoints(folder: Path) -> dict[str, str]:
     """Real checkpoints of a cross-entropy run and an energy run on generated data, by what they are for.
 
-    That of an energy of masks is saved before training, since the horses may not be here.
+    That of an energy of masks is saved before training, since the horses may not be here; so are those of roles.
     """
     found = {}
     masks = configs(*(f"conf/{file}.yaml" for file in ("data/weizmann_horses_32", *DVN)))
     cli, found["energy, masks"] = TrainCLI(masks), str(folder / "masks.ckpt")
     cli.trainer.strategy.connect(cli.model)
     cli.trainer.save_checkpoint(found["energy, masks"], weights_only=True)
+    if not role_parts.missing():
+        roles = configs(
+            "conf/data/srl.yaml", *(f"conf/{file}.yaml" for file in ("scheme/seal_dynamic", "objective/nce"))
+        )
+        cli = TrainCLI([*roles, *role_parts.options()])
+        cli.trainer.strategy.connect(cli.model)
+        path = str(folder / "roles.ckpt")
+        cli.trainer.save_checkpoint(path, weights_only=True)
+        found |= {f"{part}, roles": path for part in ("guesser", "task_net", "energy")}
     runs = {"guesser": ["scheme/cross_entropy"], "energy": DVN}
     for part, dials in runs.items():
         over = configs("conf/data/generated.yaml", *(f"conf/{dial}.yaml" for dial in dials))
         cli = TrainCLI([*over, *QUICK], run_dir=str(folder / part))
         cli.trainer.fit(cli.model, cli.datamodule)
         found[part] = str(folder / part / "checkpoints" / "best.ckpt")
-    return found
+    return found | {"task_net": found["guesser"]}
 
 
 def needs(arguments: list[str], checkpoints: dict[str, str]) -> list[str]:
@@ -90,7 +101,8 @@ def needs(arguments: list[str], checkpoints: dict[str, str]) -> list[str]:
 def runs() -> dict[str, list[str]]:
     """The options of a run for each scheme, objective and kind of answer of a table, by its name.
 
-    And one for each setting of a row that names another energy or scaling.
+    And one for each setting of a row that names another energy or scaling. Roles, few sentences of them, are
+    left out where the encoder or the sentences are not here: test_roles.py is skipped then and says why.
     """
     found: dict[str, list[str]] = {}
     for path in committed("conf/tables/*.yaml"):
@@ -99,9 +111,12 @@ def runs() -> dict[str, list[str]]:
             if not table.has(name, column):
                 continue
             kind = kind_of(*table.columns[column].config)
+            if kind == "roles" and role_parts.missing():
+                continue
             dials = " ".join(Path(file).stem for file in row.config)
             stand_in = (f"conf/data/{DATA[kind]}.yaml", *row.config) if kind in DATA else None
-            given = configs(*(stand_in or table.layers(name, column)))
+            own = role_parts.options() if kind == "roles" else []
+            given = [*configs(*(stand_in or table.layers(name, column))), *own]
             found.setdefault(f"{dials}, {kind}", given)
             settings = [f"--{key}={value}" for key, value in row.set.items() if "energies." in str(value)]
             tuned = [layer for layer in table.layers(name, column) if layer.endswith(f":{row.tuned}")]

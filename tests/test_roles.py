@@ -13,9 +13,8 @@ from torch import Tensor, nn
 
 from datamodules.readers.propbank import read_propositions
 from energies.constraints import bio_tags
-from energies.role_attention import RoleAttention, position_code, times
+from energies.role_attention import LocalTagEnergy, RoleAttention, position_code, times
 from energies.spaces import TagSequences
-from energies.tags import LocalTagEnergy
 from experiments.plan.spec import read_table
 from experiments.run.cli import TrainCLI
 from inference.guesses import GuessContext, Sampled
@@ -83,7 +82,9 @@ def test_samples_padding_and_the_formula_agree(relaxed: bool) -> None:
     assert at_once.shape == (3, 2, 4)
     for k, j, b in itertools.product(range(3), range(2), range(4)):
         torch.testing.assert_close(at_once[k, j, b], plain(energy, y[k, j, b], mask[b]))
-    longer = torch.cat([y, torch.rand(3, 2, 4, 3, 7, dtype=torch.float64)], -2)  # what padding holds is hidden
+    longer = torch.cat(
+        [y, torch.rand(3, 2, 4, 3, 7, dtype=torch.float64)], -2
+    )  # what padding holds is hidden
     wider = torch.cat([mask, torch.zeros(4, 3, dtype=torch.bool)], -1)
     torch.testing.assert_close(energy(torch.zeros(4), longer, wider), at_once)
     torch.testing.assert_close(energy(torch.zeros(4), y[0, 0, 3:], None), at_once[0, 0, 3:])
@@ -132,7 +133,7 @@ def test_the_local_energy_is_a_sum_over_real_positions() -> None:
     torch.testing.assert_close(given.at_rest(y), expected)
 
 
-# Noise-contrastive estimation on sequences   [SEAL eq. 9]; the sum over a batch, which matters only if clipped
+# Noise-contrastive estimation on sequences   [SEAL eq. 9]; summed over a batch
 
 
 def test_noise_and_its_probability_are_hidden_where_padded() -> None:

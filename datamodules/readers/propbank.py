@@ -1,8 +1,8 @@
 """Semantic roles of sentences, as PropBank over the English Web Treebank has them in columns.
 
-A sentence opens with a line `# document number`. Then comes a line a token, with tabs between its columns: number
-from 1, word, part of speech, lemma and sense of its frame or `-`, and a column of BIO tags for each predicate, in
-the order of the tokens that have a sense. An empty line ends the sentence.
+A sentence opens with a line `# document number`. Then comes a line a token, with tabs between its columns:
+number from 1, word, part of speech, lemma and sense of its frame or `-`, and a column of BIO tags for each
+predicate, in the order of the tokens that have a sense. An empty line ends the sentence.
 
 Shapes: U sentences, N predicates.
 """
@@ -106,9 +106,7 @@ def _checked(first: int, rows: list[list[str]], where: str) -> list[int]:
     return predicates
 
 
-def _check_tags(
-    tags: tuple[str, ...], first: int, column: int, where: str, roles: Collection[str]
-) -> None:
+def _check_tags(tags: tuple[str, ...], first: int, column: int, where: str, roles: Collection[str]) -> None:
     """Check a column: every tag is O, B- or I- and a known role, an I- continues, and there is a V."""
     before = "O"
     for at, tag in enumerate(tags):

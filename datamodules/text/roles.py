@@ -25,7 +25,7 @@ NAME = "srl_ewt_propbank"
 
 
 class SemanticRoles(DeviceData):
-    """One example a predicate: the pieces of its sentence x, the predicate marked, and tags y (N, T, S) one-hot.
+    """One example a predicate: its sentence x as word pieces, the predicate marked; tags y (N, T, S) one-hot.
 
     [SEAL §5.3]
 
@@ -89,10 +89,10 @@ class SemanticRoles(DeviceData):
         self.own = {part: Path(path) for part, path in given.items() if path}
         self.text = data_set(NAME).only(*(part for part in PARTS if part not in self.own))
         self.sources = Sources(folder, mirror)
-        if len(bio_tags(roles)) != num_tags or len(set(roles)) != len(roles):
+        if (count := len(bio_tags([*dict.fromkeys(roles)]))) != num_tags:
             raise DataMismatch(
-                f"num_tags is {num_tags}, and {len(set(roles))} different roles have {2 * len(set(roles)) + 1} "
-                "tags. Correct --data.roles or --data.num_tags."
+                f"num_tags is {num_tags}, and {len(set(roles))} different roles have {count} tags. Correct "
+                "--data.roles or --data.num_tags."
             )
 
     def missing(self) -> str | None:
@@ -118,9 +118,7 @@ class SemanticRoles(DeviceData):
         sentences = {
             part: torch.tensor(read.sentence).unique(return_inverse=True) for part, read in parts.items()
         }
-        words = [
-            parts[part].words[index] for part, (used, _) in sentences.items() for index in used.tolist()
-        ]
+        words = [parts[part].words[index] for part, (used, _) in sentences.items() for index in used.tolist()]
         pieces = pieces_of(words, self.encoder, max_pieces=self.max_pieces)
         self._check_lengths(words, pieces)
         kept = None
@@ -146,7 +144,7 @@ class SemanticRoles(DeviceData):
         """Check that no sentence was cut: each of its words has a tag."""
         counts = pieces.words(torch.arange(len(pieces)))[1].sum(1)
         lengths = torch.tensor([len(sentence) for sentence in words])
-        if (cut := (counts != lengths).nonzero().flatten().tolist()):
+        if cut := (counts != lengths).nonzero().flatten().tolist():
             start = " ".join(words[cut[0]][:5])
             raise DataMismatch(
                 f"{len(cut)} sentences have more than {self.max_pieces} word pieces; the first has "

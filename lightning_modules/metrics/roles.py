@@ -56,6 +56,7 @@ class RoleScores(Metric):
         number = {role: index for index, role in enumerate(sorted({*map(argument_of, roles)}))}
         self.num_roles = len(number)
         constraints = self.decoder.constraints
+        assert constraints.starts is not None
         kept = {
             "role": [OUTSIDE if tag == "O" else number[argument_of(tag[2:])] for tag in self.tags],
             "begins": [tag.startswith("B-") for tag in self.tags],
@@ -68,7 +69,7 @@ class RoleScores(Metric):
         self.register_buffer("allowed", allowed, persistent=False)
         self.verb = number.get(VERB, OUTSIDE)
         self.add_state("counts", torch.zeros(3, dtype=torch.long), dist_reduce_fx="sum")  # right, found, true
-        self.add_state("broken", torch.zeros(4, dtype=torch.long), dist_reduce_fx="sum")  # in `update`'s order
+        self.add_state("broken", torch.zeros(4, dtype=torch.long), dist_reduce_fx="sum")
         self.add_state("predicates", torch.zeros((), dtype=torch.long), dist_reduce_fx="sum")
 
     def check_answers(self, y: Tensor) -> None:
@@ -85,7 +86,11 @@ class RoleScores(Metric):
         is_true, is_found = (self._counted(*of) for of in ((head, role), (found_head, found_role)))
         right = is_true & is_found & ~_at(head, differs) & ~_at(found_head, differs)
         self.counts += torch.stack([right.sum(), is_found.sum(), is_true.sum()])
-        broken = (self._repeats(decoded.tags, mask), self._repeats(true, mask), self._ill_formed(likely, mask))
+        broken = (
+            self._repeats(decoded.tags, mask),
+            self._repeats(true, mask),
+            self._ill_formed(likely, mask),
+        )
         self.broken += torch.stack([rows.sum() for rows in (*broken, ~decoded.exact)])
         self.predicates += len(mask)
 
