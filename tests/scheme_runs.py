@@ -69,10 +69,8 @@ def train_checkpoints(folder: Path) -> dict[str, str]:
     cli.trainer.strategy.connect(cli.model)
     cli.trainer.save_checkpoint(found["energy, masks"], weights_only=True)
     if not role_parts.missing():
-        roles = configs(
-            "conf/data/srl.yaml", *(f"conf/{file}.yaml" for file in ("scheme/seal_dynamic", "objective/nce"))
-        )
-        cli = TrainCLI([*roles, *role_parts.options()])
+        dials = ("data/srl", "scheme/seal_dynamic", "objective/nce")
+        cli = TrainCLI([*configs(*(f"conf/{file}.yaml" for file in dials)), *role_parts.options()])
         cli.trainer.strategy.connect(cli.model)
         path = str(folder / "roles.ckpt")
         cli.trainer.save_checkpoint(path, weights_only=True)
