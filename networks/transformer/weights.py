@@ -13,7 +13,7 @@ from typing import Any
 from torch import nn
 
 ROOT = Path(__file__).resolve().parents[2]
-INSTALL = 'Run:  pip install -c constraints.txt -e ".[hf]"   (or: make setup EXTRAS=dev,hf)'
+INSTALL = 'Run:  make setup EXTRAS=dev,hf  (without make: pip install -c constraints.txt -e ".[hf]").'
 ADVICE = "Give a folder with config.json, model.safetensors and tokenizer.json:  --data.encoder FOLDER"
 
 
@@ -120,10 +120,10 @@ def _read(encoder: str, kind: Any, **options: Any) -> Any:  # noqa: ANN401
     try:
         return kind.from_pretrained(place, **options)
     except Exception as error:  # files of another origin may fail in any way
-        if Path(place).is_dir():
-            reason = " ".join(str(error).split())[:160]
-            raise EncoderUnusable(f"The encoder in {place} cannot be read ({reason}). {ADVICE}") from error
-        raise EncoderUnusable(_not_reached(encoder)) from error
+        reason = " ".join(str(error).split())[:160]
+    if Path(place).is_dir():
+        raise EncoderUnusable(f"The encoder in {place} cannot be read ({reason}). {ADVICE}")
+    raise EncoderUnusable(_not_reached(encoder))
 
 
 def _not_reached(encoder: str) -> str:
