@@ -61,7 +61,7 @@ def configs(*files: str | Path) -> list[str]:
 def train_checkpoints(folder: Path) -> dict[str, str]:
     """Real checkpoints of a cross-entropy run and an energy run on generated data, by what they are for.
 
-    That of an energy of masks is saved before training, since the horses may not be here; so are those of roles.
+    Those of masks and of roles are saved before training: the horses or the sentences may not be here.
     """
     found = {}
     masks = configs(*(f"conf/{file}.yaml" for file in ("data/weizmann_horses_32", *DVN)))
