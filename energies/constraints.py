@@ -68,6 +68,11 @@ class Constraints:
         return replace(p, pairwise=pairwise, start=forbid(p.start, self.starts), end=forbid(p.end, self.ends))
 
 
+def bio_tags(kinds: Sequence[str]) -> list[str]:
+    """The tags of spans of these kinds, in the order of their numbers: O, then B- and I- of each kind."""
+    return ["O", *(f"{mark}-{kind}" for kind in kinds for mark in "BI")]
+
+
 RULES = {"BIO": "BIO", "BIOES": "BIOES"}  # the prefixes of each encoding
 OPEN = {"BIO": "BI", "BIOES": "BI"}  # after these a span is open
 CONTINUES = {"BIO": "I", "BIOES": "IE"}  # these need an open span of the same kind before them

@@ -18,6 +18,7 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 from pytorch_lightning.cli import LightningArgumentParser
 from torch import Tensor, nn
 
+import role_parts
 import text_parts
 from committed import committed
 from energies import sets
@@ -35,7 +36,9 @@ DATA = {  # by kind; else the row's own
     "sentences": "twitter_pos",
     "texts": "own_text",
 }
+PARTS: dict[str, Any] = {"texts": text_parts, "roles": role_parts}  # modules: small parts of the data
 DVN = ["scheme/energy_net", "objective/dvn"]
+STILL = "finished"  # the scheme in which nothing moves
 SETTINGS = {
     "EarlyStopping": {"patience": 0, "min_delta": 1.0},
     "ReduceLROnPlateau": {"patience": 0},
@@ -65,21 +68,29 @@ def configs(*files: str | Path) -> list[str]:
 def train_checkpoints(folder: Path) -> dict[str, str]:
     """Real checkpoints of a cross-entropy run and an energy run on generated data, by what they are for.
 
-    Those of energies of masks and of tags are saved before training, since their data may not be here.
+    Those of energies of masks, of tags and of roles are saved before training: their data may not be here.
     """
     found = {}
-    for kind, data in {"masks": "weizmann_horses_32", "sentences": DATA["sentences"]}.items():
-        untrained = configs(*(f"conf/{file}.yaml" for file in (f"data/{data}", *DVN)))
-        cli, found[f"energy, {kind}"] = TrainCLI(untrained), str(folder / f"{kind}.ckpt")
+
+    def save(arguments: list[str], name: str, *parts: str) -> None:
+        cli, path = TrainCLI(arguments), str(folder / f"{name}.ckpt")
         cli.trainer.strategy.connect(cli.model)
-        cli.trainer.save_checkpoint(found[f"energy, {kind}"], weights_only=True)
+        cli.trainer.save_checkpoint(path, weights_only=True)
+        found.update({f"{part}, {name}": path for part in parts})
+
+    for kind, data in {"masks": "weizmann_horses_32", "sentences": DATA["sentences"]}.items():
+        save(configs(*(f"conf/{file}.yaml" for file in (f"data/{data}", *DVN))), kind, "energy")
+    if not role_parts.missing():
+        dials = ("data/srl", "scheme/seal_dynamic", "objective/nce")
+        of_roles = [*configs(*(f"conf/{file}.yaml" for file in dials)), *role_parts.options()]
+        save(of_roles, "roles", "guesser", "task_net", "energy")
     runs = {"guesser": ["scheme/cross_entropy"], "energy": DVN}
     for part, dials in runs.items():
         over = configs("conf/data/generated.yaml", *(f"conf/{dial}.yaml" for dial in dials))
         cli = TrainCLI([*over, *QUICK], run_dir=str(folder / part))
         cli.trainer.fit(cli.model, cli.datamodule)
         found[part] = str(folder / part / "checkpoints" / "best.ckpt")
-    return found
+    return found | {"task_net": found["guesser"]}
 
 
 def needs(arguments: list[str], checkpoints: dict[str, str]) -> list[str]:
@@ -97,8 +108,9 @@ def needs(arguments: list[str], checkpoints: dict[str, str]) -> list[str]:
 def runs() -> dict[str, list[str]]:
     """The options of a run for each scheme, objective and kind of answer of a table, by its name.
 
-    And one for each setting of a row that names another energy or scaling. Texts, a part of Reuters, are left
-    out where the encoder or the stories are not here: test_text.py is skipped then and says why.
+    And one for each setting of a row that names another energy or scaling. Texts and roles, small parts of
+    their data, are left out where these or the encoder are not here: test_text.py and test_roles.py are
+    skipped then and say why.
     """
     found: dict[str, list[str]] = {}
     for path in committed("conf/tables/*.yaml"):
@@ -107,11 +119,11 @@ def runs() -> dict[str, list[str]]:
             if not table.has(name, column):
                 continue
             kind = kind_of(*table.columns[column].config)
-            if kind == "texts" and text_parts.missing():
+            if kind in PARTS and PARTS[kind].missing():
                 continue
             dials = " ".join(Path(file).stem for file in row.config)
             stand_in = (f"conf/data/{DATA[kind]}.yaml", *row.config) if kind in DATA else None
-            own = text_parts.options() if kind == "texts" else ()
+            own = PARTS[kind].options() if kind in PARTS else []
             given = [*configs(*(stand_in or table.layers(name, column))), *own]
             found.setdefault(f"{dials}, {kind}", given)
             settings = [f"--{key}={value}" for key, value in row.set.items() if "energies." in str(value)]

@@ -1,0 +1,128 @@
+"""Semantic roles of sentences, as PropBank over the English Web Treebank has them in columns.
+
+A sentence opens with a line `# document number`. Then comes a line a token, with tabs between its columns:
+number from 1, word, part of speech, lemma and sense of its frame or `-`, and a column of BIO tags for each
+predicate, in the order of the tokens that have a sense. An empty line ends the sentence.
+
+Shapes: U sentences, N predicates.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from datamodules.errors import FormatError, quoted
+
+FIXED = 5  # columns before the tags
+SENSE = 4
+NONE = "-"
+VERB = "V"  # the role of the predicate itself
+
+
+@dataclass(frozen=True)
+class Propositions:
+    """Words of U sentences; of N predicates the sentence, the position and the tags of the sentence."""
+
+    words: tuple[tuple[str, ...], ...]
+    sentence: tuple[int, ...]
+    place: tuple[int, ...]
+    tags: tuple[tuple[str, ...], ...]
+
+    def __len__(self) -> int:
+        return len(self.tags)
+
+    def roles(self) -> set[str]:
+        """The roles that occur."""
+        return {tag[2:] for tag in {tag for column in self.tags for tag in column} if tag != "O"}
+
+
+def read_propositions(content: bytes, *, where: str, roles: Collection[str] = ()) -> Propositions:
+    """Read a file; Windows line ends are accepted, and several empty lines count as one.
+
+    Args:
+        content: the file's bytes.
+        where: the file's name, for the errors.
+        roles: the known roles; left out, any.
+
+    Raises:
+        FormatError: with the line: this is not UTF-8, a column too few or too many, another number of columns
+            than predicates, a token out of order, an unknown role, tags that are not BIO, a predicate without
+            its V, no predicate in the file.
+    """
+    words: list[tuple[str, ...]] = []
+    sentence: list[int] = []
+    place: list[int] = []
+    tags: list[tuple[str, ...]] = []
+    for first, rows in _blocks(content, where):
+        predicates = _checked(first, rows, where)
+        for column, (at, of_tokens) in enumerate(
+            zip(predicates, list(zip(*rows, strict=True))[FIXED:], strict=True), FIXED + 1
+        ):
+            _check_tags(of_tokens, first, column, where, roles)
+            sentence.append(len(words))
+            place.append(at)
+            tags.append(of_tokens)
+        words.append(tuple(row[1] for row in rows))
+    if not tags:
+        raise FormatError(f"{where}: the file has no predicate. Is it truncated?")
+    return Propositions(tuple(words), tuple(sentence), tuple(place), tuple(tags))
+
+
+def _blocks(content: bytes, where: str) -> list[tuple[int, list[list[str]]]]:
+    """The tokens of each sentence, split into columns, and the line of the first."""
+    found: list[tuple[int, list[list[str]]]] = []
+    opens = True  # whether a sentence would open here
+    for number, line in enumerate(content.removeprefix(b"\xef\xbb\xbf").split(b"\n"), 1):
+        line = line.removesuffix(b"\r")
+        if not line:
+            opens = True
+        elif opens and line.startswith(b"#"):
+            opens = False
+            found.append((number + 1, []))
+        else:
+            if opens:
+                found.append((number, []))
+                opens = False
+            try:
+                found[-1][1].append(line.decode().split("\t"))
+            except UnicodeDecodeError:
+                raise _bad(where, number, "this is not UTF-8") from None
+    return [(first, rows) for first, rows in found if rows]
+
+
+def _checked(first: int, rows: list[list[str]], where: str) -> list[int]:
+    """The positions of the predicates of a sentence, after a check of its columns."""
+    for at, row in enumerate(rows):
+        if len(row) < FIXED or len(row) != len(rows[0]):
+            fits = f"{FIXED} or more" if len(row) < FIXED else f"{len(rows[0])} as the first of its sentence"
+            text = "\t".join(row)
+            raise _bad(where, first + at, f"{len(row)} columns, a token has {fits}: {quoted(text)}")
+        if row[0] != str(at + 1):
+            raise _bad(where, first + at, f"token {at + 1} of its sentence has the number {quoted(row[0])}")
+    predicates = [at for at, row in enumerate(rows) if row[SENSE] != NONE]
+    if len(rows[0]) != FIXED + len(predicates):
+        found = len(rows[0]) - FIXED
+        reason = f"the sentence has {len(predicates)} predicates and {found} columns of tags"
+        raise _bad(where, first, reason)
+    return predicates
+
+
+def _check_tags(tags: tuple[str, ...], first: int, column: int, where: str, roles: Collection[str]) -> None:
+    """Check a column: every tag is O, B- or I- and a known role, an I- continues, and there is a V."""
+    before = "O"
+    for at, tag in enumerate(tags):
+        if tag != "O":
+            if tag[:2] not in ("B-", "I-") or len(tag) < 3:
+                raise _bad(where, first + at, f"column {column}: {quoted(tag)} is none of O, B- and I-")
+            if roles and tag[2:] not in roles:
+                raise _bad(
+                    where, first + at, f"column {column}: the role {quoted(tag[2:])} is none of {len(roles)}"
+                )
+            if tag[0] == "I" and before[2:] != tag[2:]:
+                raise _bad(where, first + at, f"column {column}: {quoted(tag)} follows {quoted(before)}")
+        before = tag
+    if f"B-{VERB}" not in tags:
+        raise _bad(where, first, f"column {column} of the sentence has no B-{VERB}, its predicate")
+
+
+def _bad(where: str, number: int, reason: str) -> FormatError:
+    return FormatError(f"{where}, line {number}: {reason}. Correct this line.")

@@ -1,0 +1,34 @@
+"""Semantic roles cut from the published files, for tests that train: real sentences, few of them."""
+
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+
+from committed import ROOT, data_of
+from datamodules.sources.files import Sources
+from datamodules.sources.registry import data_set
+from text_parts import no_encoder
+
+NEEDED = {"train": 24, "validation": 6, "test": 6}  # sentences of a part
+CONF = ROOT / "conf" / "data" / "srl.yaml"
+DATA = data_of(CONF)["init_args"]
+
+
+def missing() -> str:
+    """Why runs on roles cannot be tested here; empty where they can."""
+    return no_encoder() or Sources().missing(data_set("srl_ewt_propbank")) or ""
+
+
+def first_sentences(part: str, count: int) -> bytes:
+    """The first sentences of a part."""
+    data = data_set("srl_ewt_propbank")
+    return b"\n\n".join(Sources().read(data, data.files[part]).split(b"\n\n")[:count]) + b"\n"
+
+
+@cache
+def options() -> tuple[str, ...]:
+    """The options of a run on few sentences; no layers of the encoder are kept."""
+    folder = Path(mkdtemp(prefix="roles-"))
+    for part, count in NEEDED.items():
+        (folder / f"{part}.tsv").write_bytes(first_sentences(part, count))
+    return (*(f"--data.{part}={folder / part}.tsv" for part in NEEDED), "--data.kept_layers=0")
