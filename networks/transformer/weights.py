@@ -100,7 +100,7 @@ def checksum(encoder: str) -> str:
         pretrained(encoder)
         from transformers.utils import cached_file
 
-        folder = Path(cached_file(encoder, "config.json")).parent
+        folder = Path(str(cached_file(encoder, "config.json"))).parent
     for path in sorted([folder / "config.json", folder / "tokenizer.json", *folder.glob("*.safetensors")]):
         content = path.read_bytes() if path.is_file() else b""
         total.update(f"{path.name} {sha256(content).hexdigest()}\n".encode())
