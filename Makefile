@@ -1,10 +1,14 @@
 # `make` or `make help` lists the targets. Nothing has to be run before any of them: they set up .venv themselves.
 
 PYTHON ?= python3
-EXTRAS ?= dev
+# Extras: the tests need those of all that they test, a table those that its file names (extras: [hf]).
+TABLE_FILE = $(if $(filter %.yaml,$(TABLE)),$(TABLE),conf/tables/$(TABLE).yaml)
+OF_TABLE = $(shell sed -n 's/^extras: *\[\(.*\)\].*/\1/p' "$(TABLE_FILE)" 2>/dev/null | tr -d ' ')
+OF_GOAL = $(if $(filter test,$(MAKECMDGOALS)),hf)$(if $(filter reproduce,$(MAKECMDGOALS)),$(OF_TABLE))
+EXTRAS ?= dev$(addprefix $(COMMA),$(OF_GOAL))
 PYTHONS := $(PYTHON) $(filter-out $(PYTHON),python3 python3.14 python3.13 python3.12 python3.11)
 RUN := .venv/bin/python
-STAMP := .venv/.installed-$(EXTRAS)
+STAMPS = $(addprefix .venv/.installed-,$(subst $(COMMA), ,$(EXTRAS)))
 LOOPS := .venv/.compiled
 COMMA := ,
 TABLES = $(basename $(notdir $(wildcard conf/tables/*.yaml)))
@@ -17,7 +21,7 @@ SWEEPS = $(basename $(notdir $(wildcard conf/sweeps/*.yaml)))
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2} /^#  +\[/ {print substr($$0, 2)}' Makefile
 
-setup: $(STAMP) $(LOOPS) ## Make .venv with the pinned dependencies, when it is not there or out of date.
+setup: $(STAMPS) $(LOOPS) ## Make .venv with the pinned dependencies, when it is not there or out of date.
 #               [EXTRAS=dev,wandb,tensorboard,hf] [PYTHON=path/to/python3]
 	@:
 
@@ -72,8 +76,8 @@ needs-sweep:
 	    echo "Which sweep? Name one, for example: make sweep SWEEP=implicit_cd" >&2; \
 	    echo "There are: $(if $(SWEEPS),$(SWEEPS),none in conf/sweeps)" >&2; exit 1; }
 
-# The stamp is older than its sources when they changed, and is not there when an installation broke off.
-$(STAMP): pyproject.toml constraints.txt
+# One stamp an extra: older than its sources when they changed, and not there when an installation broke off.
+.venv/.installed-%: pyproject.toml constraints.txt
 	@for python in $(PYTHONS); do \
 	    if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then found=$$python; break; fi; \
 	done; \
@@ -84,8 +88,8 @@ $(STAMP): pyproject.toml constraints.txt
 	if ! $(RUN) -m pip --version >/dev/null 2>&1 && ! "$$found" -m venv --clear .venv; then \
 	    echo "$$found could not make .venv, see above. On Debian and Ubuntu: apt install python3-venv" >&2; exit 1; \
 	fi
-	@echo "Setting up .venv from constraints.txt: once, a few minutes, mostly downloads (log: .venv/install.log)."
-	@$(RUN) -m pip install --disable-pip-version-check -c constraints.txt -e ".[$(EXTRAS)]" >.venv/install.log 2>&1 & \
+	@echo "Setting up .venv from constraints.txt ($*): once, a few minutes, mostly downloads (log: .venv/install.log)."
+	@$(RUN) -m pip install --disable-pip-version-check -c constraints.txt -e ".[$*]" >.venv/install.log 2>&1 & \
 	pip=$$!; trap 'kill $$pip; exit 130' INT TERM; \
 	while kill -0 $$pip 2>/dev/null; do \
 	    if [ -t 1 ]; then printf '\r\033[K%.78s' "$$(tail -n 1 .venv/install.log)"; fi; sleep 1; \
@@ -99,7 +103,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@echo "Set up."
 
 # What is compiled stands beside the code; numba alone would not see that a file it is compiled with changed.
-$(LOOPS): $(STAMP) $(wildcard inference/chain/kernels/*.py)
+$(LOOPS): $(firstword $(STAMPS)) $(wildcard inference/chain/kernels/*.py)
 	@echo "Compiling the loops of chains for this processor: once, about half a minute."
 	@$(RUN) -m scripts.compile_chain
 	@touch $@

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from copy import deepcopy
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 import torch
@@ -23,11 +23,10 @@ from datamodules.text.tokens import NO_WORD, pieces_of
 from networks.inputs import WordPieces
 from networks.pretrained import load_part
 from networks.transformer import Encoder
-from networks.transformer.encoder import Pooling
+from networks.transformer.encoder import Pooling, Trained
 from networks.transformer.weights import EncoderUnusable, checksum, place_of, pretrained, tokenizer_of
 
 WORDS = 16
-Trained = Literal["full", "top_layers", "adapters", "frozen"]
 
 
 @pytest.fixture(scope="module")
@@ -295,7 +294,7 @@ def test_without_the_extra_one_sentence_says_what_to_install(mini: str) -> None:
     """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     for line, module in zip(done.stdout.splitlines(), ("transformers", "peft"), strict=True):
-        assert f"needs {module}, which is not installed. Run:  pip install" in line
+        assert f"needs {module}, which is not installed. Run:  make setup EXTRAS=dev,hf" in line
 
 
 def test_layers_are_in_training_mode_only_where_they_train(mini: str) -> None:

@@ -8,6 +8,8 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import torch
+from torch import Tensor
 
 from networks.transformer.weights import place_of
 
@@ -33,11 +35,20 @@ def sentences(part: str = "dev") -> list[list[str]]:
     return [[line.split("\t")[1] for line in block.split("\n")[1:]] for block in blocks]
 
 
-@cache
 def stories(count: int) -> list[str]:
     """The first news stories of Reuters-21578's validation part."""
+    return [row["text"] for row in _rows()[:count]]
+
+
+def topics(count: int) -> Tensor:
+    """Their topics, (N, L)."""
+    names = [name for name in _rows()[0] if name != "text"]
+    return torch.tensor([[row[name] == "1" for name in names] for row in _rows()[:count]])
+
+
+@cache
+def _rows() -> list[dict[str, str]]:
     path = DATA / "reuters21578" / "dev.csv.xz"
     if not path.is_file():
         pytest.skip("reuters21578 is not here")
-    rows = csv.DictReader(io.StringIO(lzma.decompress(path.read_bytes()).decode()))
-    return [row["text"] for row, _ in zip(rows, range(count), strict=False)]
+    return [*csv.DictReader(io.StringIO(lzma.decompress(path.read_bytes()).decode()))]

@@ -17,6 +17,7 @@ EXTRAS = {
     "tensorboard": "tensorboard",
     "transformers": "hf",
     "datasets": "hf",
+    "peft": "hf",
 }  # by package
 NOISE = ("Does not validate", "Subtypes:", "Errors:", "Given value", "Expected a <class 'NoneType'>")
 

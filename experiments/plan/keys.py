@@ -24,6 +24,7 @@ TABLE: dict[str, dict[str, f.Check]] = {
         "ratios": f.listed(f.pairs),
         "tuned": f.file_name,
         "changes": f.listed(f.pairs),
+        "extras": NAMES,
     },
     "metric": {
         "name": f.word,

@@ -84,6 +84,7 @@ class _Reader(Reader):
             claims=self._claims("claims", tree, rows, columns),
             notes=tuple(map(str, tree.get("notes", []))),
             tuned=tuned,
+            extras=tuple(tree.get("extras", ())),
             ratios=tuple(self._ratio(*one, rows) for one in _numbered("ratios", tree)),
             figures=tuple(self._figure(*one, rows, columns) for one in _numbered("figures", tree)),
             changes=tuple(self._changes(*one, rows, columns) for one in _numbered("changes", tree)),

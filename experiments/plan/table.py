@@ -137,6 +137,7 @@ class Table:
     figures: tuple[Figure, ...] = ()
     changes: tuple[Changes, ...] = ()
     ratios: tuple[Ratio, ...] = ()
+    extras: tuple[str, ...] = ()  # what its runs need beside the base, as named in pyproject.toml
 
     def metric_name(self, column: str) -> str:
         """The metric of a column's cells."""

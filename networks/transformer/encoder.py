@@ -17,6 +17,7 @@ from networks.transformer.kept import Kept
 from networks.transformer.split import LowerLayers, check_depth, upper_layers, without_pooler
 from networks.transformer.weights import EncoderUnusable, config_of, pretrained
 
+Trained = Literal["full", "top_layers", "adapters", "frozen"]
 Pooling = Literal["first", "mean", "pooler", "words"]
 
 
@@ -55,7 +56,7 @@ class Encoder(Features):
         self,
         encoder: str,
         *,
-        trained: Literal["full", "top_layers", "adapters", "frozen"] = "full",
+        trained: Trained = "full",
         num_top: int = 2,
         pooling: Pooling = "first",
         marks: bool = False,
