@@ -1,5 +1,6 @@
 """Every file in conf/ builds its objects, and every setting of a table fits the scheme it is for."""
 
+import os
 from itertools import product
 from pathlib import Path
 
@@ -155,7 +156,7 @@ def test_every_row_of_settings_belongs_to_a_row_of_a_table() -> None:
         said = rows_of(Path(file))[row]
         for one in [said] if isinstance(said, str) else flat(said.get("over", [])):
             other, of = file_and_row(one)
-            below = (str(Path(file).parent / other), of) if of else (file, one)
+            below = (os.path.normpath(Path(file).parent / other), of) if of else (file, one)
             todo += [] if below in lent else [below]
             lent.add(below)
     written = {(str(path), row) for path in committed("conf/tuned/*/*.yaml") for row in rows_of(path)}

@@ -50,8 +50,8 @@ class TrainCLI(ConfigCLI):
             super().instantiate_classes()
         except (ValueError, ModuleNotFoundError) as error:
             first: BaseException = error
-            while cause := first.__cause__ or (None if first.__suppress_context__ else first.__context__):
-                first = cause
+            while first.__cause__ or first.__context__:
+                first = first.__cause__ or first.__context__  # type: ignore[assignment]
             absent = isinstance(first, ModuleNotFoundError)
             raise ConfigError(not_installed(str(first)) if absent else self.explain(first)) from error
 
