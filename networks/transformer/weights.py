@@ -94,23 +94,17 @@ def tokenizer_of(encoder: str) -> Any:  # noqa: ANN401  (a PreTrainedTokenizerFa
 
 
 def checksum(encoder: str) -> str:
-    """The sha256 of the encoder's weights, config and tokenizer; of a hub name, that of its cached files."""
-    total = sha256()
-    for name in ("config.json", "model.safetensors", "tokenizer.json"):
-        path = _file(encoder, name)
-        total.update(f"{name} {sha256(path.read_bytes()).hexdigest() if path else ''}\n".encode())
+    """The sha256 of the encoder's config, tokenizer and weights."""
+    total, folder = sha256(), Path(place_of(encoder))
+    if not folder.is_dir():  # a hub name: its files are in the cache once it is read
+        pretrained(encoder)
+        from transformers.utils import cached_file
+
+        folder = Path(str(cached_file(encoder, "config.json"))).parent
+    for path in sorted([folder / "config.json", folder / "tokenizer.json", *folder.glob("*.safetensors")]):
+        content = path.read_bytes() if path.is_file() else b""
+        total.update(f"{path.name} {sha256(content).hexdigest()}\n".encode())
     return total.hexdigest()
-
-
-def _file(encoder: str, name: str) -> Path | None:
-    library()
-    from transformers.utils import cached_file
-
-    try:
-        found = cached_file(place_of(encoder), name, _raise_exceptions_for_missing_entries=False)
-    except OSError:
-        raise EncoderUnusable(_not_reached(encoder)) from None
-    return Path(found) if found else None
 
 
 def _read(encoder: str, kind: Any, **options: Any) -> Any:  # noqa: ANN401
