@@ -65,7 +65,7 @@ class RoleAttention(MaskedEnergy):
         self.num_tags, self.width = num_tags, width
         self.project = nn.Linear(num_tags, 3 * width)  # to queries, keys and values
         self.output = nn.Linear(width, num_tags)  # U, u
-        self.dropout = dropout
+        self.dropout = nn.Dropout(dropout)  # of attention weights
 
     def check_answers(self, y: Tensor) -> None:
         """Raise ValueError if the data have another number of tags."""
@@ -92,7 +92,7 @@ class RoleAttention(MaskedEnergy):
             keys,
             values,
             attn_mask=hidden,
-            dropout_p=self.dropout if self.training else 0.0,
+            dropout_p=self.dropout.p if self.training else 0.0,
             scale=1 / math.sqrt(self.num_tags),
         )
         best = self.output(mixed).amax(-1).unflatten(0, y.shape[:-2])

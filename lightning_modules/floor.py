@@ -128,7 +128,7 @@ class Finished(TaskNetScheme):
     def __init__(self, task_net: nn.Module, **scheme: Any) -> None:
         super().__init__(**scheme)
         self.save_hyperparameters()
-        self.task_net = task_net.requires_grad_(False)
+        self.task_net = task_net.requires_grad_()  # several processes want one that does
 
     def training_step(self, batch: Batch, index: int) -> None:
         self.move("task", batch)

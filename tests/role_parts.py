@@ -31,4 +31,5 @@ def options() -> tuple[str, ...]:
     folder = Path(mkdtemp(prefix="roles-"))
     for part, count in NEEDED.items():
         (folder / f"{part}.tsv").write_bytes(first_sentences(part, count))
-    return (*(f"--data.{part}={folder / part}.tsv" for part in NEEDED), "--data.kept_layers=0")
+    files = [f"--data.{part}={folder / part}.tsv" for part in NEEDED]
+    return (*files, "--data.kept_layers=0", "--data.num_train=40")  # even: two processes share all

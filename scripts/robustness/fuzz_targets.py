@@ -27,6 +27,7 @@ from datamodules.ocr import padded
 from datamodules.readers.arff import read_arff
 from datamodules.readers.conll import read_sentences
 from datamodules.readers.ocr import read_letters
+from datamodules.readers.propbank import read_propositions
 from datamodules.readers.span_tags import bio_from_iob1, bioes_from_bio
 from datamodules.sources.files import opened
 from datamodules.splits import read_fold_table
@@ -136,6 +137,7 @@ def _data() -> Iterator[Target]:
     yield Target("arff", _arff(), _read_arff, 20)
     sentence = b"-DOCSTART- -X- O\n\nThe DT B-NP\ncat NN I-NP\nsat VBD B-VP\n\nIt PRP I-NP\n"
     yield Target("conll", (sentence, sentence * 3), _read_conll, 8)
+    yield Target("propbank", (_propbank(), _propbank().replace(b"\n", b"\r\n")), _read_propbank, 8)
     yield Target("letters", (_letters(), _letters().replace(b"\n", b"\t\r\n")), _read_letters, 8)
     folds = (
         b"file,row,fold\n"
@@ -206,6 +208,19 @@ def _read_conll(content: bytes) -> None:
         found = read_sentences(content, where="x.txt", tags=tags).without("-DOCSTART-")
         found.digest()
         bioes_from_bio(bio_from_iob1(found.columns[-1]))
+
+
+def _propbank() -> bytes:
+    columns = ("Dogs NNS - - B-ARG0 O", "seem VBP seem seem.01 B-V O", "to TO - - B-ARG1 O")
+    rows = [*columns, "bark VB bark bark.01 I-ARG1 B-V"]
+    lines = [f"{number} {row}".replace(" ", "\t") for number, row in enumerate(rows, 1)]
+    return "\n".join(["# a 0", *lines, "", "# a 1", "1\t#\t#\t-\t-", ""]).encode()
+
+
+def _read_propbank(content: bytes) -> None:
+    for roles in (("V", "ARG0", "ARG1"), ()):
+        found = read_propositions(content, where="x.tsv", roles=roles)
+        found.roles()
 
 
 def _letters() -> bytes:
