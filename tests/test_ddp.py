@@ -16,7 +16,6 @@ import torch
 
 from scheme_runs import DDP, QUICK, STILL, configs, needs, runs, train_checkpoints
 
-pytestmark = pytest.mark.xdist_group("ddp")  # one worker trains the runs, for all of these tests
 RUNS = runs()
 PLACES = {name: place for place, name in enumerate(RUNS)}
 
