@@ -36,7 +36,11 @@ CE, CD = ["scheme/cross_entropy"], ["scheme/implicit", "objective/cd"]
             r"conf/objective/ssvm.yaml sets criterion, which it does not take. Add .*conf/objective/cd.yaml",
         ),
         (["scheme/crf_joint", "objective/cd"], None, r"takes criterion.*objective/likelihood.yaml"),
-        (["scheme/infnet", "objective/cd"], None, r"takes joint_objective and networks.*joint_stacked.yaml"),
+        (
+            ["scheme/infnet", "objective/cd"],
+            None,
+            r"takes joint_objective and networks.*such as .*joint_perceptron",
+        ),
         ([*CE, "objective/cd"], None, r"conf/objective/cd.yaml changes nothing: it sets guess and objective"),
         ([*CE, "objective/implicit_dvn"], None, r"has no argument 'energy_clip_norm'.*implicit_dvn"),
         (CE, "model: {init_args: {task_optimizr: 3}}", r"'task_optimizr' .*layer.yaml\. Did you mean task_o"),

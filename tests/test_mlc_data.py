@@ -73,7 +73,9 @@ def test_every_file_of_conf_names_a_known_set_and_follows_the_seed() -> None:
         own = {"num_features": 1} if path.stem == "arff" else {}  # which a user gives
         own |= {"num_labels": 1} if path.stem in ("arff", "own_text") else {}
         arguments = described["init_args"] | own
-        known = {"arff", "folder", "own_text", "generated", "known_", "ocr", "conll2003"} | set(data_sets())
+        known = {"arff", "folder", "own_text", "generated", "known_", "ocr", "conll2003", "srl"} | set(
+            data_sets()
+        )
         assert arguments.get("name") in known or any(path.stem.startswith(name) for name in known)
         assert arguments["seed"] == "${seed_everything}"
         module, _, name = described["class_path"].rpartition(".")

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Int
-from pytorch_lightning.utilities import rank_zero_info
+from pytorch_lightning.utilities import rank_zero_warn
 from torch import Tensor
 
 from datamodules.errors import DataMismatch
@@ -131,7 +131,7 @@ def pieces_of(
         )
     cut = sum(bool(one.overflowing) for one in encodings)
     if cut:
-        rank_zero_info(
+        rank_zero_warn(
             f"{cut / len(encodings):.1%} of {len(encodings):,} texts are cut to {max_pieces} pieces."
         )
     lengths = torch.tensor([len(one.ids) for one in encodings], dtype=torch.long)
