@@ -160,18 +160,18 @@ class Bookkeeping(pl.LightningModule):
 
     def validation_step(self, batch: Batch, index: int) -> None:
         """Add a batch to the metric."""
-        self._judge(batch)
+        self._score(batch)
 
     def test_step(self, batch: Batch, index: int) -> None:
         """Add a batch to the metric, and to the time that prediction takes."""
         began = time.perf_counter()
-        answers = self._judge(batch)
+        answers = self._score(batch)
         self._tested += len(batch.y)
         self._test_seconds += time.perf_counter() - began
         if self._unseen:
             self._unseen.judge(batch, answers)
 
-    def _judge(self, batch: Batch) -> Tensor:
+    def _score(self, batch: Batch) -> Tensor:
         self.draw_from(EVALUATION, 0)  # searches may start at random
         answers = self.predict(batch)
         judge(self.metric, batch, answers)
