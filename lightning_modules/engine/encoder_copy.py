@@ -2,7 +2,7 @@
 
 import torch
 from pytorch_lightning import Callback, LightningModule, Trainer
-from torch import nn
+from torch import Tensor, nn
 
 from networks.transformer import Encoder
 
@@ -24,26 +24,31 @@ class StopGradientCopy(Callback):
 
     def __init__(self, source: str = "task_net", target: str = "energy") -> None:
         self.source, self.target = source, target
+        self.weights: tuple[list[Tensor], list[Tensor]] = ([], [])  # of the copy, and what it copies
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Freeze the copy; this precedes the optimizers."""
-        for _, copy in self._pairs(pl_module):
+        pairs = self._pairs(pl_module)
+        for _, copy in pairs:
             copy.requires_grad_(False)
+        self.weights = (
+            [p for _, copy in pairs for p in copy.parameters()],
+            [p for own, _ in pairs for p in own.parameters()],
+        )
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Copy; of a resumed run nothing changes."""
-        self._copy(pl_module)
+        """Copy; a resumed run has equal weights already."""
+        self._copy()
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: object, batch: object, batch_idx: int
     ) -> None:
         """Copy what the batch has changed."""
-        self._copy(pl_module)
+        self._copy()
 
     @torch.no_grad()
-    def _copy(self, module: LightningModule) -> None:
-        for own, copy in self._pairs(module):
-            torch._foreach_copy_([*copy.parameters()], [*own.parameters()])
+    def _copy(self) -> None:
+        torch._foreach_copy_(*self.weights)
 
     def _pairs(self, module: LightningModule) -> list[tuple[Encoder, Encoder]]:
         """The encoders of both parts."""
