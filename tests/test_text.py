@@ -12,6 +12,7 @@ import torch
 
 from committed import ROOT, data_of
 from datamodules.errors import DataMismatch, DataNotFound, FormatError
+from datamodules.readers.hub import HubTexts
 from datamodules.readers.texts import read_csv, read_json_lines, read_line_pairs, read_names
 from datamodules.sources.files import Sources
 from datamodules.sources.registry import data_set
@@ -178,6 +179,58 @@ def test_all_formats_of_one_part_of_reuters_read_alike(tmp_path: Path) -> None:
     for read in (column, objects, pairs):
         np.testing.assert_array_equal(read.indicators(header[1:]), columns.indicators(header[1:]))
         assert read.texts == tuple(texts)
+
+
+def test_a_data_set_of_the_hub_library_reads_as_its_files_do(tmp_path: Path) -> None:
+    """Saved with numbers that it names, with names, and as a folder of JSON lines: the same label sets."""
+    datasets = pytest.importorskip("datasets", reason="the extra hf is not installed")
+    rows = [{"sentence": f"text {n}", "topics": [n % 3, 2][: 1 + (n % 3 < 2)]} for n in range(12)]
+    names = ("x", "y", "z")
+    kind = datasets.Features(
+        sentence=datasets.Value("string"), topics=datasets.Sequence(datasets.ClassLabel(names=list(names)))
+    )
+    parts = {"train": rows[:8], "validation": rows[8:10], "test": rows[10:]}
+    numbered = datasets.DatasetDict(
+        {k: datasets.Dataset.from_list(v, features=kind) for k, v in parts.items()}
+    )
+    numbered.save_to_disk(tmp_path / "numbered")
+    (tmp_path / "named").mkdir()
+    for part, these in parts.items():
+        lines = [json.dumps(row | {"topics": [names[n] for n in row["topics"]]}) for row in these]
+        (tmp_path / "named" / f"{part}.jsonl").write_text("\n".join(lines))
+    read = [
+        own(hub=HubTexts(str(tmp_path / folder), text="sentence", labels="topics"), num_labels=3).read()
+        for folder in ("numbered", "named")
+    ]
+    for texts, y, rows_of_part in read:
+        assert texts == [row["sentence"] for row in rows]
+        assert [sorted(np.flatnonzero(one)) for one in y] == [sorted({*row["topics"]}) for row in rows]
+        assert [len(index) for index in rows_of_part.values()] == [8, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("row", "options", "says"),
+    [
+        ({"text": "a", "labels": ["x"]}, {"text": "title"}, "has no column title, but text, labels"),
+        ({"text": "a", "labels": [3]}, {}, r"column labels holds .*int64.*\. It has to hold names of labels"),
+        ({"text": " ", "labels": ["x"]}, {}, "row 1: the text is empty"),
+        ([{"text": "a", "labels": ["x"]}], {}, "no texts for training. Add --data.train FILE"),
+        (None, {}, r"is not read, neither as a folder nor from the hub .*Correct --data.hub.name"),
+    ],
+)  # fmt: skip
+def test_a_bad_data_set_of_the_hub_is_told_in_a_sentence(
+    row: dict[str, object] | list[dict[str, object]] | None,
+    options: dict[str, str],
+    says: str,
+    tmp_path: Path,
+) -> None:
+    datasets = pytest.importorskip("datasets", reason="the extra hf is not installed")
+    if isinstance(row, list):
+        datasets.DatasetDict(test=datasets.Dataset.from_list(row)).save_to_disk(tmp_path / "set")
+    elif row:
+        datasets.Dataset.from_list([row]).save_to_disk(tmp_path / "set")
+    with pytest.raises((DataNotFound, DataMismatch, FormatError), match=says):
+        own(hub=HubTexts(str(tmp_path / "set"), **options)).read()
 
 
 def test_headers_that_differ_are_refused(tmp_path: Path) -> None:

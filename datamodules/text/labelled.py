@@ -12,6 +12,7 @@ import torch
 
 from datamodules.base import DeviceData, Split
 from datamodules.errors import DataMismatch, DataNotFound
+from datamodules.readers.hub import HubTexts
 from datamodules.readers.texts import LabelledTexts, read_csv, read_json_lines, read_line_pairs, read_names
 from datamodules.sources.files import Sources, shown, unpack
 from datamodules.sources.needed import as_config
@@ -36,6 +37,7 @@ class MultiLabelTexts(DeviceData):
         num_labels: L.
         encoder: whose word pieces these are: a folder, or a name on the Hugging Face hub. See Encoder.
         name: a set of the registry; files of the user take the place of its parts.
+        hub: a data set of the Hugging Face hub, or a folder that `datasets` reads.
         train: a user's own file for training.
         validation: a user's own file for validation; without any, a share of the training texts.
         test: a user's own file for testing; without any, a share of the training texts.
@@ -64,6 +66,7 @@ class MultiLabelTexts(DeviceData):
         *,
         encoder: str,
         name: str = "own",
+        hub: HubTexts | None = None,
         train: str | None = None,
         validation: str | None = None,
         test: str | None = None,
@@ -94,6 +97,7 @@ class MultiLabelTexts(DeviceData):
             num_train=num_train,
         )
         self.num_labels, self.encoder, self.dataset, self.labels = num_labels, encoder, name, labels
+        self.hub = hub
         given = {"train": train, "validation": validation, "test": test}
         beside = {"train": train_labels, "validation": validation_labels, "test": test_labels}
         self.own = {
@@ -116,16 +120,20 @@ class MultiLabelTexts(DeviceData):
                 return f"{reason} {self._registered().advice}.".removesuffix(" .") if self._known else reason
         if self._known:
             return self.sources.missing(self._registered())
-        if "train" in self.own:
+        if self.hub or "train" in self.own:
             return None
-        return "No texts are given. Add --data.train FILE, a .csv or .jsonl file."
+        return "No texts are given. Add --data.train FILE, a .csv or .jsonl file, or --data.hub.name NAME."
 
     def source_files(self) -> dict[str, Any] | None:
         """See DeviceData.source_files."""
-        return None if self.own or not self._known else as_config([self._registered()], self.sources)
+        if self.own or self.hub or not self._known:
+            return None
+        return as_config([self._registered()], self.sources)
 
     def prepare_data(self) -> None:
         """Download what is not here."""
+        if self.hub:
+            self.hub.read()
         if self._known:
             self.sources.fetch(self._registered())
 
@@ -154,9 +162,13 @@ class MultiLabelTexts(DeviceData):
         """
         if reason := self.missing():
             raise DataNotFound(reason)
-        parts = {part: read for part in PARTS if (read := self._part(part))}
+        hub = self.hub.read() if self.hub else {}
+        for part in hub.values():
+            self.record_checksum(part.where, repr((part.texts, part.labels)).encode())
+        parts = {part: read for part in PARTS if (read := self._part(part) or hub.get(part))}
         if "train" not in parts:
-            raise DataNotFound(f"{self.dataset} has no texts for training. {self._registered().advice}.")
+            advice = self._registered().advice if self._known else "Add --data.train FILE"
+            raise DataNotFound(f"{self.dataset} has no texts for training. {advice}.")
         names = self._names(parts)
         if len(names) != self.num_labels:
             raise DataMismatch(
