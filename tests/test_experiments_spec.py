@@ -234,6 +234,9 @@ def test_a_table_that_is_not_yaml_says_so(world: World) -> None:
 def test_a_choice_keeps_the_order_of_the_table_and_refuses_strangers() -> None:
     assert select("row", "b, a", ["a", "b", "c"]) == ["a", "b"]
     assert select("row", None, ["a", "b"]) == ["a", "b"]
+    points = ["ce", "ce_10", "cd_0", "cd_1"]
+    assert select("row", "cd", points) == ["cd_0", "cd_1"] and select("row", "cd_1", points) == ["cd_1"]
+    assert select("row", "ce", points) == ["ce"]
     with pytest.raises(TableError, match=r"no row 'dinamic'.*Did you mean dynamic"):
         select("row", "dinamic", ["static", "dynamic"])
 

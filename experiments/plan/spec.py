@@ -4,6 +4,7 @@ Every mistake in conf/tables/*.yaml raises an error here, before anything runs.
 """
 
 import math
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import product
@@ -22,6 +23,7 @@ from experiments.plan.yaml_file import Tree, YamlFile, read_yaml
 from experiments.sweep.file import SWEEPS, is_sweep, read_sweep
 
 POINTS = 1000  # of a sweep
+POINT = re.compile(r"_\d+$", re.ASCII)  # what the name of a row ends in
 
 
 def read_table(name: str) -> Table:
@@ -31,15 +33,20 @@ def read_table(name: str) -> Table:
 
 
 def select(kind: str, wanted: str | None, options: Iterable[Any]) -> list[Any]:
-    """The names in a comma-separated choice, in the table's order; all if nothing is chosen."""
+    """The names in a comma-separated choice, in the table's order; all if nothing is chosen.
+
+    `name` stands for all of name_0, name_1, ..., the points of a sweep, where no option has the name itself.
+    """
     options = list(options)
     if not wanted:
         return options
+    known = {str(option): str(option) for option in options}
+    known |= {name: stem for name in known if (stem := POINT.sub("", name)) not in known}
     names = [w.strip() for w in wanted.split(",") if w.strip()]
     for name in names or [wanted]:
-        if name not in map(str, options):
-            raise TableError(f"There is no {kind} {name!r} in this table. {suggest(name, map(str, options))}")
-    return [o for o in options if str(o) in names]
+        if name not in {*known, *known.values()}:
+            raise TableError(f"There is no {kind} {name!r} in this table. {suggest(name, known)}")
+    return [o for o in options if {str(o), known[str(o)]} & {*names}]
 
 
 def _load(name: str) -> YamlFile:
