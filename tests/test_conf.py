@@ -1,6 +1,7 @@
 """Every file in conf/ builds its objects, and every setting of a table fits the scheme it is for."""
 
 import os
+import re
 from itertools import product
 from pathlib import Path
 
@@ -26,6 +27,7 @@ WATCHED = {"label_sets": "val/example_f1", "chains": "val/word_accuracy", "sente
 WATCHED |= {"texts": "val/example_f1"}
 WATCHED |= {"masks": "val/iou", "pictures": "val/iou", "roles": "val/f1"}
 SETS = ("label_sets", "texts")
+NUMBER = re.compile(r"=-?\d[\d.e-]*$")
 SPACES = {
     "label_sets": "LabelSets",
     "texts": "LabelSets",
@@ -142,8 +144,10 @@ def cells() -> list[tuple[str, ...]]:
 
 @pytest.mark.parametrize("quarter", range(4))
 def test_every_cell_of_a_table_resolves_to_a_config(quarter: int) -> None:
+    """Of points of a sweep that differ in their numbers alone, one does."""
     parser = ParseOnly()
-    for arguments in cells()[quarter::4]:
+    kinds = {tuple(NUMBER.sub("=0", argument) for argument in cell): cell for cell in cells()}
+    for arguments in [*kinds.values()][quarter::4]:
         assert parser.resolve([*arguments])["model"]["init_args"]["seed"] == SEED
 
 
