@@ -11,6 +11,7 @@ from experiments import store
 from experiments.errors import StoreError
 from experiments.fields import Fault
 from experiments.page import index, plots, words
+from experiments.page.gains import shares
 from experiments.page.render import show
 from experiments.page.summary import Summary, summarise
 from experiments.page.verdicts import Cell
@@ -87,6 +88,7 @@ def markdown(summary: Summary) -> str:
         *(f"## {plain(other.table.title)}\n\n{grid(other, marks)}" for other in summary.measures),
         _scores(summary, marks),
         *map(plain, words.ratios(summary)),
+        *(_listed(plain(title), [plain(line) for line in lines]) for title, lines in shares(summary)),
         *_figures(summary),
         *(_changes(changes, summary) for changes in table.changes),
         _claims(summary),

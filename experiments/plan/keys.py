@@ -22,6 +22,7 @@ TABLE: dict[str, dict[str, f.Check]] = {
         "notes": f.listed(f.text),
         "figures": f.listed(f.pairs),
         "ratios": f.listed(f.pairs),
+        "gains": f.listed(f.pairs),
         "tuned": f.file_name,
         "changes": f.listed(f.pairs),
         "extras": NAMES,
@@ -62,6 +63,7 @@ TABLE: dict[str, dict[str, f.Check]] = {
     "claim": {"says": f.text, "holds": f.inequality, "on": NAMES, "across": f.one_of("mean")},
     "source": {"paper": f.text, "table": f.text, "figure": f.text},
     "ratio": {"says": f.text, "of": f.name, "to": f.name, "reported": f.number},
+    "gain": {"title": f.text, "of": f.name, "over": f.name},
     "figure": {
         "name": f.file_name,
         "title": f.text,

@@ -18,7 +18,7 @@ from experiments.plan.claims import Claim, ClaimError, read_claim
 from experiments.plan.keys import REPORTED, TABLE
 from experiments.plan.layers import rows_of
 from experiments.plan.reader import Reader, is_file
-from experiments.plan.table import TABLES, TUNED, Changes, Column, Figure, Metric, Ratio, Row, Table
+from experiments.plan.table import TABLES, TUNED, Changes, Column, Figure, Gain, Metric, Ratio, Row, Table
 from experiments.plan.yaml_file import Tree, YamlFile, read_yaml
 from experiments.sweep.file import SWEEPS, is_sweep, read_sweep
 
@@ -93,6 +93,7 @@ class _Reader(Reader):
             tuned=tuned,
             extras=tuple(tree.get("extras", ())),
             ratios=tuple(self._ratio(*one, rows) for one in _numbered("ratios", tree)),
+            gains=tuple(self._gain(*one, rows) for one in _numbered("gains", tree)),
             figures=tuple(self._figure(*one, rows, columns) for one in _numbered("figures", tree)),
             changes=tuple(self._changes(*one, rows, columns) for one in _numbered("changes", tree)),
         )
@@ -145,6 +146,7 @@ class _Reader(Reader):
             figures=(),
             changes=(),
             ratios=(),
+            gains=(),
         )
 
     def _ratio(self, place: str, tree: Tree, rows: dict[str, Row]) -> Ratio:
@@ -152,6 +154,12 @@ class _Reader(Reader):
         for key in ("of", "to"):
             self.known(f"{place}.{key}", "row", tree[key], rows)
         return Ratio(**tree)
+
+    def _gain(self, place: str, tree: Tree, rows: dict[str, Row]) -> Gain:
+        tree = self.keyed("gain", place, tree, needed=("title", "of", "over"))
+        for key in ("of", "over"):
+            self.known(f"{place}.{key}", "row", tree[key], rows)
+        return Gain(**tree)
 
     def _figure(self, place: str, tree: Tree, rows: dict[str, Row], columns: dict[str, Column]) -> Figure:
         tree = self.keyed("figure", place, tree, needed=("name", "title", "kind"))

@@ -80,6 +80,15 @@ class Ratio:
 
 
 @dataclass(frozen=True)
+class Gain:
+    """What one row scores above another; a page says which share of it the other rows recover."""
+
+    title: str
+    of: str
+    over: str
+
+
+@dataclass(frozen=True)
 class Figure:
     """A figure drawn from a table's records: see `plots`.
 
@@ -139,6 +148,7 @@ class Table:
     figures: tuple[Figure, ...] = ()
     changes: tuple[Changes, ...] = ()
     ratios: tuple[Ratio, ...] = ()
+    gains: tuple[Gain, ...] = ()
     extras: tuple[str, ...] = ()  # what its runs need beside the base, as named in pyproject.toml
 
     def metric_name(self, column: str) -> str:
