@@ -2,12 +2,13 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from pytorch_lightning.cli import LRSchedulerCallable, OptimizerCallable, ReduceLROnPlateau
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.optim import Optimizer
+from torch.optim import SGD, Optimizer
 from torchmetrics import Metric
 
 from datamodules.batches import Batch
@@ -58,6 +59,11 @@ class Part:
     def parameters(self) -> list[nn.Parameter]:
         """All parameters of the optimizer."""
         return [p for group in self.optimizer.param_groups for p in group["params"]]
+
+
+def still(module: nn.Module) -> Part:
+    """A part whose steps move nothing."""
+    return Part(module.parameters(), partial(SGD, lr=0.0), gradient=lambda batch: batch.y.new_zeros(()))
 
 
 class Scheme(Bookkeeping):

@@ -1,12 +1,9 @@
-"""Schemes that learn nothing: the floor of a table, and a finished network that is judged once more.
-
-The answers of a floor learn nothing about an input but, at most, which word it is.
+"""The floor of a table: answers that learn nothing about an input but, at most, which word it is.
 
 Shapes: N training examples, B examples, L labels, H x W pixels, T positions, S tags.
 """
 
 from abc import abstractmethod
-from functools import partial
 from typing import Any
 
 import torch
@@ -14,7 +11,7 @@ from torch import Tensor, nn
 
 from datamodules.batches import Batch
 from energies.spaces import AnswerSpace
-from lightning_modules.base import Part, Scheme, TaskNetScheme
+from lightning_modules.base import Part, Scheme, still
 
 
 class CountedAnswer(nn.Module):
@@ -110,38 +107,13 @@ class Floor(Scheme):
         self.move("answer", batch)
 
     def parts(self) -> dict[str, Part]:
-        return {"answer": _still(self.answer)}
+        return {"answer": still(self.answer)}
 
     def predictors(self) -> list[nn.Module]:
         return [self.answer]
 
     def predict(self, batch: Batch) -> Tensor:
         return self.answer(batch)
-
-
-class Finished(TaskNetScheme):
-    """A finished task-net with another metric, for example one that decodes in another way; nothing learns.
-
-    The steps of its epoch move nothing; they make it a run like any other.
-    """
-
-    def __init__(self, task_net: nn.Module, **scheme: Any) -> None:
-        super().__init__(**scheme)
-        self.save_hyperparameters()
-        self.task_net = task_net.requires_grad_()  # several processes want one that does
-
-    def training_step(self, batch: Batch, index: int) -> None:
-        self.move("task", batch)
-
-    def parts(self) -> dict[str, Part]:
-        return {"task": _still(self.task_net)}
-
-
-def _still(module: nn.Module) -> Part:
-    """A part whose steps move nothing."""
-    return Part(
-        module.parameters(), partial(torch.optim.SGD, lr=0.0), gradient=lambda batch: batch.y.new_zeros(())
-    )
 
 
 def _observed(values: Tensor | None, batch: Batch) -> Tensor:

@@ -64,6 +64,7 @@ STEPS = (
     Rename("inference.criteria", "inference.chain.criteria"),
     Rename("inference.hypergradient", "inference.bilevel"),
     Rename("inference.guesses.Together", "inference.guesses.Combined"),
+    Rename("lightning_modules.known", "lightning_modules.metrics.known"),
 )
 
 

@@ -18,7 +18,13 @@ from scripts.rename_records import ID, STEPS, Rename, main
 
 Lines = dict[str, list[dict[str, Any]]]
 BARE: dict[str, Any] = {"trainer": {"callbacks": []}}  # what every identity has
-FILES = ("implicit_mlc.jsonl", "seal_mlc.jsonl", "scaling_main.jsonl", "implicit_time.jsonl")
+FILES = (
+    "implicit_mlc.jsonl",
+    "seal_mlc.jsonl",
+    "scaling_main.jsonl",
+    "implicit_time.jsonl",
+    "implicit_known.jsonl",
+)
 
 
 def aged(lines: Lines, steps: tuple[Rename, ...]) -> tuple[Lines, dict[str, str]]:
