@@ -42,8 +42,20 @@ def test_the_ends_of_the_interval_are_what_the_t_test_just_excludes() -> None:
             assert p_of(part, whole, end) == pytest.approx(0.05, abs=1e-6)
 
 
+def test_a_loss_has_no_share() -> None:
+    assert share([-1.0, -1.1], [-2.0, -2.1]) is None
+
+
 def test_one_pair_has_no_interval() -> None:
     assert share([1.0], [2.0]) is None
+
+
+def keep(numbers: dict[str, list[float]]) -> None:
+    """Records of the easy column."""
+    for row, values in numbers.items():
+        for seed, value in enumerate(values):
+            known = {"id": f"{row}{seed}", "row": row, "column": "easy", "seed": seed, "seconds": 1}
+            store.keep("toy", [known | {"metrics": {"test/example_f1": value}, "device": "cpu", "cpu": "c"}])
 
 
 def test_a_page_says_the_share_where_the_gain_is_above_0(world: World) -> None:
@@ -53,15 +65,34 @@ def test_a_page_says_the_share_where_the_gain_is_above_0(world: World) -> None:
         "tables/toy.yaml",
         lambda t: t["rows"].update(half={"label": "half", "config": ["conf/scheme/toy.yaml"]}),
     )
-    numbers = {"plain": [0.50, 0.52], "taught": [0.60, 0.621], "half": [0.55, 0.5705]}
-    for row, values in numbers.items():
-        for seed, value in enumerate(values):
-            known = {"id": f"{row}{seed}", "row": row, "column": "easy", "seed": seed, "seconds": 1}
-            store.keep("toy", [known | {"metrics": {"test/example_f1": value}, "device": "cpu", "cpu": "c"}])
+    keep({"plain": [0.50, 0.52], "taught": [0.60, 0.621], "half": [0.55, 0.5705]})
     summary = summarise(read_table("toy"), {})
-    ((title, (line,)),) = shares(summary)
-    assert title == "Share of the gain" and "half 50 % [50, 50]" in line and "of +10.05 [" in line
-    assert "## Share of the gain\n\n- " in markdown(summary)
+    ((title, (whole, line)),) = shares(summary)
+    assert title == "Share of the gain" and line.endswith("half 50 % [50, 50]")
+    assert "the gain is +10.05 [" in whole
+    assert "## Share of the gain\n\nIntervals are Fieller's" in markdown(summary)
+
+
+@pytest.mark.parametrize(("better", "found"), [("lower", True), ("higher", False)])
+def test_a_gain_has_the_sign_of_the_score(better: str, found: bool, world: World) -> None:
+    gain = {"title": "Share", "of": "taught", "over": "plain"}
+    world.change("tables/toy.yaml", lambda t: t.update(gains=[gain]))
+    world.change("tables/toy.yaml", lambda t: t["metric"].update(better=better))
+    keep({"plain": [0.60, 0.62, 0.61], "taught": [0.50, 0.521, 0.51]})
+    said = shares(summarise(read_table("toy"), {}))
+    assert bool(said) is found
+    if found:
+        assert "the gain is -9.97 [-" in said[0][1][0]
+
+
+def test_a_row_with_fewer_seeds_says_so(world: World) -> None:
+    gain = {"title": "Share", "of": "taught", "over": "plain"}
+    world.change("tables/toy.yaml", lambda t: t.update(gains=[gain]))
+    half = {"label": "half", "config": ["conf/scheme/toy.yaml"]}
+    world.change("tables/toy.yaml", lambda t: t["rows"].update(half=half))
+    keep({"plain": [0.50, 0.52, 0.51], "taught": [0.60, 0.621, 0.61], "half": [0.55, 0.5705]})
+    ((_, lines),) = shares(summarise(read_table("toy"), {}))
+    assert lines[1].endswith("half 50 % [50, 50], on 2 of 3 seeds")
 
 
 def test_a_gain_of_a_row_that_is_not_there_is_refused(world: World) -> None:

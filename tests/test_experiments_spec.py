@@ -235,8 +235,12 @@ def test_a_choice_keeps_the_order_of_the_table_and_refuses_strangers() -> None:
     assert select("row", "b, a", ["a", "b", "c"]) == ["a", "b"]
     assert select("row", None, ["a", "b"]) == ["a", "b"]
     points = ["ce", "ce_10", "cd_0", "cd_1"]
-    assert select("row", "cd", points) == ["cd_0", "cd_1"] and select("row", "cd_1", points) == ["cd_1"]
-    assert select("row", "ce", points) == ["ce"]
+    sweeps = {"cd": ("cd_0", "cd_1")}
+    assert select("row", "cd", points, sweeps) == ["cd_0", "cd_1"]
+    assert select("row", "cd_1,ce", points, sweeps) == ["ce", "cd_1"]
+    assert read_table("where_structure_search").sweeps["spen"] == ("spen_0", "spen_1", "spen_2", "spen_3")
+    with pytest.raises(TableError, match=r"There is no column 'horses'.* Did you mean horses_32"):
+        select("column", "horses", ["horses_32"])
     with pytest.raises(TableError, match=r"no row 'dinamic'.*Did you mean dynamic"):
         select("row", "dinamic", ["static", "dynamic"])
 

@@ -214,6 +214,8 @@ def test_a_data_set_of_the_hub_library_reads_as_its_files_do(tmp_path: Path) -> 
         ({"text": "a", "labels": ["x"]}, {"text": "title"}, "has no column title, but text, labels"),
         ({"text": "a", "labels": [3]}, {}, r"column labels holds .*int64.*\. It has to hold names of labels"),
         ({"text": " ", "labels": ["x"]}, {}, "row 1: the text is empty"),
+        ({"text": ["a"], "labels": ["x"]}, {}, "column text holds .*, and has to hold texts"),
+        ({"text": "a", "labels": ["x"]}, {"name": "reuters21578"}, "give one of them"),
         ([{"text": "a", "labels": ["x"]}], {}, "no texts for training. Add --data.train FILE"),
         (None, {}, r"is not read, neither as a folder nor from the hub .*Correct --data.hub.name"),
     ],
@@ -230,7 +232,27 @@ def test_a_bad_data_set_of_the_hub_is_told_in_a_sentence(
     elif row:
         datasets.Dataset.from_list([row]).save_to_disk(tmp_path / "set")
     with pytest.raises((DataNotFound, DataMismatch, FormatError), match=says):
-        own(hub=HubTexts(str(tmp_path / "set"), **options)).read()
+        name = options.pop("name", "own")
+        own(hub=HubTexts(str(tmp_path / "set"), **options), name=name).read()
+
+
+def test_rows_of_the_hub_without_a_label_are_dropped_and_a_file_takes_the_place_of_a_part(
+    tmp_path: Path,
+) -> None:
+    datasets = pytest.importorskip("datasets", reason="the extra hf is not installed")
+    kind = datasets.Features(
+        text=datasets.Value("large_string"), labels=datasets.ClassLabel(names=["x", "y"])
+    )
+    train = [{"text": "a", "labels": 1}, {"text": "b", "labels": -1}, {"text": "c", "labels": None}]
+    parts = {"train": train, "dev": [{"text": "d", "labels": 0}], "test": [{"text": "", "labels": None}]}
+    sets = {part: datasets.Dataset.from_list(rows, features=kind) for part, rows in parts.items()}
+    datasets.DatasetDict(sets).save_to_disk(tmp_path / "set")
+    (tmp_path / "test.csv").write_text("text,x,y\ne,1,1\n")
+    data = own(hub=HubTexts(str(tmp_path / "set")), test=str(tmp_path / "test.csv"))
+    texts, y, _ = data.read()
+    assert texts == ["a", "b", "c", "d", "e"]
+    assert y.tolist() == [[0, 1], [0, 0], [0, 0], [1, 0], [1, 1]]
+    assert len(data.checksums) == 3 and not any(name.endswith("set/test") for name in data.checksums)
 
 
 def test_headers_that_differ_are_refused(tmp_path: Path) -> None:

@@ -20,7 +20,8 @@ TEXT, LABELS, BETWEEN = "text", "labels", ";"  # columns of a CSV file, and what
 class LabelledTexts:
     """N texts, the names of each one's labels, and the line of each in the file `where`.
 
-    `declared` are the labels that are columns of a CSV file, None where only names of labels occur.
+    `declared` are the labels that are columns of a CSV file or that a data set names, None where only names
+    of labels occur. `advice` says what to do about a wrong line, or row of a data set of the hub.
     """
 
     texts: tuple[str, ...]
@@ -28,6 +29,7 @@ class LabelledTexts:
     lines: tuple[int, ...]
     where: str
     declared: tuple[str, ...] | None = None
+    advice: str = "Correct this line."
 
     def indicators(self, names: Sequence[str]) -> np.ndarray:
         """The label sets (N, L) as 0 and 1, in the order of `names`.
@@ -40,7 +42,7 @@ class LabelledTexts:
         for row, (chosen, line) in enumerate(zip(self.labels, self.lines, strict=True)):
             if unknown := [name for name in chosen if name not in column]:
                 reason = f"the label {quoted(unknown[0])} is none of the {len(names)}: {listed(names)}"
-                raise _bad(self.where, line, reason)
+                raise FormatError(f"{self.where}, line {line}: {reason}. {self.advice}")
             y[row, [column[name] for name in chosen]] = 1
         return y
 

@@ -30,14 +30,16 @@ class MultiLabelTexts(DeviceData):
     Texts without a label are dropped. Files are CSV (.csv), JSON lines (.jsonl), or texts line by line beside
     a file of their labels; .xz and .gz too. See `readers.texts`.
 
-    The labels are those of `labels`, or those that a set of the registry or the header of a CSV file names,
+    The labels are those of `labels`, or those that a set of the registry or the hub or the header of a CSV
+    file names,
     or all of the training file in alphabetical order. Others are an error.
 
     Args:
         num_labels: L.
         encoder: whose word pieces these are: a folder, or a name on the Hugging Face hub. See Encoder.
         name: a set of the registry; files of the user take the place of its parts.
-        hub: a data set of the Hugging Face hub, or a folder that `datasets` reads.
+        hub: a data set of the Hugging Face hub, or a folder that `datasets` reads; files of the user take the
+            place of its parts. Not with the `name` of a set of the registry.
         train: a user's own file for training.
         validation: a user's own file for validation; without any, a share of the training texts.
         test: a user's own file for testing; without any, a share of the training texts.
@@ -98,6 +100,11 @@ class MultiLabelTexts(DeviceData):
         )
         self.num_labels, self.encoder, self.dataset, self.labels = num_labels, encoder, name, labels
         self.hub = hub
+        if hub and self._known:
+            raise DataMismatch(
+                f"{hub.name} is a data set of the hub and {name} one of the registry: give one of them. "
+                "conf/data/own_text.yaml has none."
+            )
         given = {"train": train, "validation": validation, "test": test}
         beside = {"train": train_labels, "validation": validation_labels, "test": test_labels}
         self.own = {
@@ -133,7 +140,7 @@ class MultiLabelTexts(DeviceData):
     def prepare_data(self) -> None:
         """Download what is not here."""
         if self.hub:
-            self.hub.read()
+            self.hub.read(without=self.own)
         if self._known:
             self.sources.fetch(self._registered())
 
@@ -156,19 +163,21 @@ class MultiLabelTexts(DeviceData):
         """The texts of all files, one after the other, their label sets (N, L), the rows of each part.
 
         Raises:
-            DataNotFound: a file is not there.
+            DataNotFound: a file is not there, or a data set of the hub is not reached.
             FormatError: a file is no such file; the message names it and the line.
-            DataMismatch: the number of labels is another than in the configuration.
+            DataMismatch: the number of labels is another than in the configuration, or a data set of the hub
+                has no such column.
         """
         if reason := self.missing():
             raise DataNotFound(reason)
-        hub = self.hub.read() if self.hub else {}
+        hub = self.hub.read(without=self.own) if self.hub else {}
         for part in hub.values():
-            self.record_checksum(part.where, repr((part.texts, part.labels)).encode())
+            self.record_checksum(part.where, repr((part.texts, part.labels, part.declared)).encode())
         parts = {part: read for part in PARTS if (read := self._part(part) or hub.get(part))}
         if "train" not in parts:
             advice = self._registered().advice if self._known else "Add --data.train FILE"
-            raise DataNotFound(f"{self.dataset} has no texts for training. {advice}.")
+            name = self.hub.name if self.hub else self.dataset
+            raise DataNotFound(f"{name} has no texts for training. {advice}.")
         names = self._names(parts)
         if len(names) != self.num_labels:
             raise DataMismatch(

@@ -11,7 +11,7 @@ from experiments import store
 from experiments.errors import StoreError
 from experiments.fields import Fault
 from experiments.page import index, plots, words
-from experiments.page.gains import shares
+from experiments.page.gains import LEGEND, shares
 from experiments.page.render import show
 from experiments.page.summary import Summary, summarise
 from experiments.page.verdicts import Cell
@@ -88,7 +88,7 @@ def markdown(summary: Summary) -> str:
         *(f"## {plain(other.table.title)}\n\n{grid(other, marks)}" for other in summary.measures),
         _scores(summary, marks),
         *map(plain, words.ratios(summary)),
-        *(_listed(plain(title), [plain(line) for line in lines]) for title, lines in shares(summary)),
+        *_shares(summary),
         *_figures(summary),
         *(_changes(changes, summary) for changes in table.changes),
         _claims(summary),
@@ -151,6 +151,14 @@ def _claims(summary: Summary) -> str:
             lines.append(f"- {plain(claim.says)} ({code(claim.holds)}): {counts}")
             lines += [f"  - {plain(line)}" for _, line in words.verdicts(view, claim)]
     return "\n".join(["## Claims", "", plain(words.rule(summary)), "", *lines]) if lines else ""
+
+
+def _shares(summary: Summary) -> list[str]:
+    """Which share of a gain each row recovers."""
+    return [
+        f"## {plain(title)}\n\n{LEGEND}\n\n" + "\n".join(f"- {plain(line)}" for line in lines)
+        for title, lines in shares(summary)
+    ]
 
 
 def _figures(summary: Summary) -> list[str]:

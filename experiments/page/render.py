@@ -6,7 +6,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from experiments.page import words
-from experiments.page.gains import shares
+from experiments.page.gains import LEGEND, shares
 from experiments.page.summary import Summary
 from experiments.page.verdicts import FAILS, HOLDS, LEVEL, NOT_YET, UNDECIDED, Cell
 
@@ -23,7 +23,7 @@ def show(summary: Summary, console: Console) -> None:
     for line in words.ratios(summary):
         console.print(line, highlight=False, markup=False)
     for title, lines in shares(summary):
-        console.print(escape(title), highlight=False)
+        console.print(f"{escape(title)}  [dim]{LEGEND}[/dim]", highlight=False)
         for line in lines:
             console.print(f"  {line}", highlight=False, markup=False)
     if said := words.rule(summary):

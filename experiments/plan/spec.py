@@ -4,8 +4,7 @@ Every mistake in conf/tables/*.yaml raises an error here, before anything runs.
 """
 
 import math
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -23,7 +22,6 @@ from experiments.plan.yaml_file import Tree, YamlFile, read_yaml
 from experiments.sweep.file import SWEEPS, is_sweep, read_sweep
 
 POINTS = 1000  # of a sweep
-POINT = re.compile(r"_\d+$", re.ASCII)  # what the name of a row ends in
 
 
 def read_table(name: str) -> Table:
@@ -32,21 +30,26 @@ def read_table(name: str) -> Table:
     return _Reader(file).table(file.tree)
 
 
-def select(kind: str, wanted: str | None, options: Iterable[Any]) -> list[Any]:
+def select(
+    kind: str, wanted: str | None, options: Iterable[Any], groups: Mapping[str, Sequence[str]] | None = None
+) -> list[Any]:
     """The names in a comma-separated choice, in the table's order; all if nothing is chosen.
 
-    `name` stands for all of name_0, name_1, ..., the points of a sweep, where no option has the name itself.
+    `groups` are names that stand for several options: `cd` for the points cd_0, cd_1, ... of its sweep.
+
+    Raises:
+        TableError: a name is none of the options or groups.
     """
-    options = list(options)
+    options, groups = list(options), groups or {}
     if not wanted:
         return options
-    known = {str(option): str(option) for option in options}
-    known |= {name: stem for name in known if (stem := POINT.sub("", name)) not in known}
     names = [w.strip() for w in wanted.split(",") if w.strip()]
+    known = [*map(str, options), *groups]
     for name in names or [wanted]:
-        if name not in {*known, *known.values()}:
+        if name not in known:
             raise TableError(f"There is no {kind} {name!r} in this table. {suggest(name, known)}")
-    return [o for o in options if {str(o), known[str(o)]} & {*names}]
+    chosen = {option for name in names for option in groups.get(name, [name])}
+    return [option for option in options if str(option) in chosen]
 
 
 def _load(name: str) -> YamlFile:
@@ -71,7 +74,8 @@ class _Reader(Reader):
         tree = self.keyed("table", "", tree, needed=("title", "metric", "seeds", "columns", "rows"))
         columns = {name: self._column(name, t) for name, t in self._written_out("columns", tree).items()}
         written = self._written_out("rows", tree)
-        trees = {name: t for n, rest in written.items() for name, t in self._points(n, rest)}
+        points = {name: dict(self._points(name, rest)) for name, rest in written.items()}
+        trees = {name: t for of_one in points.values() for name, t in of_one.items()}
         rows = {name: self._row(name, t, columns) for name, t in trees.items()}
         if rows.keys() != tree["rows"].keys():
             self._searches(tree, columns)
@@ -93,6 +97,7 @@ class _Reader(Reader):
             tuned=tuned,
             extras=tuple(tree.get("extras", ())),
             ratios=tuple(self._ratio(*one, rows) for one in _numbered("ratios", tree)),
+            sweeps={name: tuple(of_one) for name, of_one in points.items() if name not in of_one},
             gains=tuple(self._gain(*one, rows) for one in _numbered("gains", tree)),
             figures=tuple(self._figure(*one, rows, columns) for one in _numbered("figures", tree)),
             changes=tuple(self._changes(*one, rows, columns) for one in _numbered("changes", tree)),
@@ -159,6 +164,10 @@ class _Reader(Reader):
         tree = self.keyed("gain", place, tree, needed=("title", "of", "over"))
         for key in ("of", "over"):
             self.known(f"{place}.{key}", "row", tree[key], rows)
+            if rows[tree[key]].cited:
+                self.fail(f"{place}.{key}", f" is {tree[key]}, which has no runs.")
+        if tree["of"] == tree["over"]:
+            self.fail(f"{place}.over", f" is {tree['over']} as `of` is: name two rows.")
         return Gain(**tree)
 
     def _figure(self, place: str, tree: Tree, rows: dict[str, Row], columns: dict[str, Column]) -> Figure:

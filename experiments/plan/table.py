@@ -149,6 +149,7 @@ class Table:
     changes: tuple[Changes, ...] = ()
     ratios: tuple[Ratio, ...] = ()
     gains: tuple[Gain, ...] = ()
+    sweeps: dict[str, tuple[str, ...]] = field(default_factory=dict)  # the rows of the points of each
     extras: tuple[str, ...] = ()  # what its runs need beside the base, as named in pyproject.toml
 
     def metric_name(self, column: str) -> str:

@@ -42,7 +42,7 @@ class Selection:
 def plan_of(selection: Selection, console: Console, *, fetch: bool) -> Plan:
     """Read the table, compose its cells, look up what is done, and what data is not here."""
     table, logger = read_table(selection.table), read_logger(selection.logger)
-    rows = select("row", selection.rows, [r for r, row in table.rows.items() if not row.cited])
+    rows = select("row", selection.rows, [r for r, row in table.rows.items() if not row.cited], table.sweeps)
     columns = select("column", selection.columns, table.columns)
     seeds = _seeds(selection, table)
     for warning in store.read_results(table.name).warnings:
