@@ -2,6 +2,7 @@
 
 import os
 import re
+from functools import cache
 from itertools import product
 from pathlib import Path
 
@@ -132,6 +133,7 @@ def test_each_data_file_builds_without_touching_a_file(data: Path, tmp_path: Pat
     assert cli.datamodule.seed == cli.config["seed_everything"]
 
 
+@cache
 def cells() -> list[tuple[str, ...]]:
     """The command line of every cell of every table, each once."""
     found = set()

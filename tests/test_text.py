@@ -231,9 +231,9 @@ def test_a_bad_data_set_of_the_hub_is_told_in_a_sentence(
         datasets.DatasetDict(test=datasets.Dataset.from_list(row)).save_to_disk(tmp_path / "set")
     elif row:
         datasets.Dataset.from_list([row]).save_to_disk(tmp_path / "set")
+    hub = HubTexts(str(tmp_path / "set"), text=options.get("text", "text"))
     with pytest.raises((DataNotFound, DataMismatch, FormatError), match=says):
-        name = options.pop("name", "own")
-        own(hub=HubTexts(str(tmp_path / "set"), **options), name=name).read()
+        own(hub=hub, name=options.get("name", "own")).read()
 
 
 def test_rows_of_the_hub_without_a_label_are_dropped_and_a_file_takes_the_place_of_a_part(
@@ -316,6 +316,39 @@ def train(folder: Path, *files: str, row: str = "") -> subprocess.CompletedProce
          f"--run_dir={folder / 'run'}"],
         cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=240,
     )  # fmt: skip
+
+
+@encoder_is_here
+def test_a_data_set_of_the_hub_trains_by_hand(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets", reason="the extra hf is not installed")
+    header, *rows = rows_of("train", 60)
+    stories = [
+        {"body": text, "topics": list(np.flatnonzero([cell == "1" for cell in cells]))}
+        for text, *cells in rows
+    ]
+    kind = datasets.Features(
+        body=datasets.Value("string"), topics=datasets.Sequence(datasets.ClassLabel(names=header[1:]))
+    )
+    datasets.Dataset.from_list(stories, features=kind).save_to_disk(tmp_path / "set")
+    words = [
+        "--config=conf/data/own_text.yaml",
+        "--config=conf/scheme/cross_entropy.yaml",
+        "--trainer.max_epochs=1",
+    ]
+    words += [f"--data.hub.name={tmp_path / 'set'}", "--data.hub.text=body", "--data.hub.labels=topics"]
+    words += [
+        "--data.num_labels=90",
+        "--data.max_pieces=32",
+        f"--data.folder={tmp_path}",
+        f"--run_dir={tmp_path / 'run'}",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-m", "scripts.train", *words],
+        cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=240,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    record = json.loads((tmp_path / "run" / "record.json").read_text())
+    assert record["updates"]["task"] > 0 and "test/map" in record["metrics"]
 
 
 @encoder_is_here

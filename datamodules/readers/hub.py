@@ -45,7 +45,7 @@ class HubTexts:
             DataMismatch: it has no such column, or one of another type.
             FormatError: an empty text, with its row.
         """
-        found = self._load()
+        found = self.fetch()
         named = {part: next((own for own in names if own in found), None) for part, names in NAMES.items()}
         if not any(named.values()):
             raise DataNotFound(
@@ -55,7 +55,12 @@ class HubTexts:
         wanted = {part: own for part, own in named.items() if own and part not in without}
         return {part: self._part(found[own], f"{self.name}/{own}") for part, own in wanted.items()}
 
-    def _load(self) -> dict[str, Any]:
+    def fetch(self) -> dict[str, Any]:
+        """All parts as `datasets` has them, downloaded where they are not here.
+
+        Raises:
+            DataNotFound: see `read`.
+        """
         try:
             import datasets
         except ImportError:

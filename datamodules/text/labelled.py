@@ -140,7 +140,7 @@ class MultiLabelTexts(DeviceData):
     def prepare_data(self) -> None:
         """Download what is not here."""
         if self.hub:
-            self.hub.read(without=self.own)
+            self.hub.fetch()
         if self._known:
             self.sources.fetch(self._registered())
 

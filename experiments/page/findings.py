@@ -54,7 +54,7 @@ def _claims(paper: dict[str, Any], filled: References) -> str:
         control = f"; control {code(entry['control'])}: {plain(entry['why'])}" if controls else ""
         command = f"make reproduce TABLE={entry['table']} ROWS={rows}"
         commands.append(f"- {code(entry['holds'])}: {plain(own[0].claim.says)}{control}. {code(command)}")
-    counts = ", ".join(f"{len(found)} {word}" for word, found in lines.items())
+    counts = ", ".join(f"{len(found)} {word}" for word, found in lines.items() if found)
     shown = [line for word, found in lines.items() if word != FOUND[NOT_YET] for line in found]
     return "\n".join([f"Verdicts: {counts}.", "", HEADS, *shown, "", *commands])
 

@@ -113,17 +113,8 @@ def _unseen(table: Table, records: list[store.Record]) -> list[Table]:
     names = {c: table.metric_name(c).replace("test/", "test_unseen/", 1) for c in table.columns}
     told = {r["column"] for r in records if names.get(r["column"]) in r["metrics"]}
     columns = {c: replace(column, metric=names[c]) for c, column in table.columns.items() if c in told}
-    bare: Any = {
-        "reported": {},
-        "claims": (),
-        "measures": (),
-        "scores": (),
-        "figures": (),
-        "ratios": (),
-        "gains": (),
-    }
     title = "The same without test examples whose inputs are training inputs"
-    return [replace(table, title=title, columns=columns, changes=(), **bare)] if columns else []
+    return [replace(table.bare(), title=title, columns=columns)] if columns else []
 
 
 def _over_floors(table: Table, cells: dict[tuple[str, str], Cell]) -> dict[tuple[str, str], Cell]:

@@ -141,17 +141,13 @@ class _Reader(Reader):
             self.known(f"{place}.rows", "row", row, table.rows)
         rows = {name: row for name, row in table.rows.items() if name in shown_rows}
         return replace(
-            table,
+            table.bare(),
             title=str(tree.get("title", metric.name)),
             rows=rows,
             metric=metric,
             columns={name: replace(column, metric="") for name, column in table.columns.items()},
             reported=self._reported(f"{place}.reported", tree, rows, table.columns),
             claims=self._claims(f"{place}.claims", tree, rows, table.columns),
-            figures=(),
-            changes=(),
-            ratios=(),
-            gains=(),
         )
 
     def _ratio(self, place: str, tree: Tree, rows: dict[str, Row]) -> Ratio:

@@ -1,6 +1,6 @@
 """The contents of a table file: rows, columns, the paper's numbers and claims."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +151,12 @@ class Table:
     gains: tuple[Gain, ...] = ()
     sweeps: dict[str, tuple[str, ...]] = field(default_factory=dict)  # the rows of the points of each
     extras: tuple[str, ...] = ()  # what its runs need beside the base, as named in pyproject.toml
+
+    def bare(self) -> "Table":
+        """The rows and columns alone, without what is said of them."""
+        return replace(
+            self, reported={}, claims=(), measures=(), scores=(), figures=(), changes=(), ratios=(), gains=()
+        )
 
     def metric_name(self, column: str) -> str:
         """The metric of a column's cells."""
