@@ -32,7 +32,7 @@ from networks.transformer.encoder import Pooling
 from networks.transformer.weights import EncoderUnusable, place_of
 
 HALF = 1e-2  # what float16 below two layers changes in their output
-fork = multiprocessing.get_context("fork")
+fresh = multiprocessing.get_context("spawn")  # a fork shares torch's thread pool: its threads may race for it
 
 
 @pytest.fixture(scope="module")
@@ -181,21 +181,23 @@ def told(work: Callable[[], Any]) -> list[str]:
     return messages
 
 
+def keep_together(both: Any, results: Any, sentences: Pieces, mini: str, folder: Path) -> None:
+    kept: list[Kept] = []
+    both.wait()
+    messages = told(lambda: kept.append(keep(sentences, mini, 4, folder=folder)))
+    results.put((sum(m.startswith("Computing") for m in messages), float(kept[0].states.float().sum())))
+
+
 def test_of_two_processes_one_computes_and_both_read_the_same(
     mini: str, tmp_path: Path, sentences: Pieces
 ) -> None:
-    both, results = fork.Barrier(2), fork.Queue()
-
-    def work() -> None:
-        kept: list[Kept] = []
-        both.wait()
-        messages = told(lambda: kept.append(keep(sentences, mini, 4, folder=tmp_path)))
-        results.put((sum(m.startswith("Computing") for m in messages), float(kept[0].states.float().sum())))
-
-    processes = [fork.Process(target=work) for _ in range(2)]
+    both, results = fresh.Barrier(2), fresh.Queue()
+    processes = [
+        fresh.Process(target=keep_together, args=(both, results, sentences, mini, tmp_path)) for _ in range(2)
+    ]
     for process in processes:
         process.start()
-    (one, first), (other, second) = results.get(timeout=60), results.get(timeout=60)
+    (one, first), (other, second) = results.get(timeout=300), results.get(timeout=300)
     for process in processes:
         process.join()
     assert one + other == 1 and first == second
@@ -204,7 +206,7 @@ def test_of_two_processes_one_computes_and_both_read_the_same(
 def test_after_a_kill_nothing_half_is_read(
     mini: str, tmp_path: Path, folder: Path, sentences: Pieces
 ) -> None:
-    process = fork.Process(target=lambda: keep(sentences, mini, 4, folder=tmp_path))
+    process = fresh.Process(target=keep, args=(sentences, mini, 4), kwargs={"folder": tmp_path})
     process.start()
     kept = tmp_path / "kept"
     while not any(part.stat().st_size > 1000 for part in kept.glob("*.part")):
