@@ -1,5 +1,7 @@
 """Kept layers: equal to those computed each time, whole or not there, shared by processes."""
 
+from __future__ import annotations
+
 import errno
 import logging
 import multiprocessing
@@ -11,6 +13,8 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import chain
+from multiprocessing.queues import Queue
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
 
@@ -181,7 +185,9 @@ def told(work: Callable[[], Any]) -> list[str]:
     return messages
 
 
-def keep_together(both: Any, results: Any, sentences: Pieces, mini: str, folder: Path) -> None:
+def keep_together(
+    both: Barrier, results: Queue[tuple[int, float]], sentences: Pieces, mini: str, folder: Path
+) -> None:
     kept: list[Kept] = []
     both.wait()
     messages = told(lambda: kept.append(keep(sentences, mini, 4, folder=folder)))
