@@ -4,7 +4,7 @@ Shapes: B sentences, T tokens, C columns of ids, D features of a token, S tags, 
 """
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from networks.features import Features
@@ -43,7 +43,7 @@ class BiLSTM(Features):
 
     def forward(self, x: Sequences) -> Float[Tensor, "B T two_H"]:
         real = x.mask.T
-        order = mirrored(real)
+        order = x.mirrored
         states = self.dropout(self.features(Sequences(x.values.transpose(0, 1), real)))
         for rightwards, leftwards in zip(self.rightwards, self.leftwards, strict=True):
             from_left, _ = rightwards(states)
@@ -71,14 +71,6 @@ class Tagger(nn.Module):
         return self.output(self.features(x)) * x.mask.unsqueeze(-1)
 
 
-def mirrored(real: Bool[Tensor, "T B"]) -> Int[Tensor, " T_times_B"]:
-    """Indices that reverse each sentence of the flattened batch; padding stays where it is."""
-    steps, sentences = (torch.arange(size, device=real.device) for size in real.shape)
-    lengths, steps = real.sum(0), steps.unsqueeze(1)
-    mirror = torch.where(steps < lengths, lengths - 1 - steps, steps)
-    return (mirror * real.shape[1] + sentences).flatten()
-
-
 def rearranged(states: Float[Tensor, "T B D"], order: Int[Tensor, " T_times_B"]) -> Float[Tensor, "T B D"]:
-    """The states of a batch in another order; `mirrored` twice restores the batch."""
+    """The states of a batch in another order; `Sequences.mirrored` twice restores the batch."""
     return states.flatten(0, 1).index_select(0, order).view_as(states)

@@ -74,6 +74,18 @@ class Sequences(NamedInputs):
         """`lengths_of` the mask; kept on the CPU, so that indexing does not wait for the device."""
         return lengths_of(self.mask)
 
+    @cached_property
+    def mirrored(self) -> Int[Tensor, " T_times_N"]:
+        """Indices that reverse each sequence within its length; padding stays where it is.
+
+        Into the flattened batch with positions first. Networks that read one batch share them.
+        """
+        real = self.mask.T
+        steps, sequences = (torch.arange(size, device=real.device) for size in real.shape)
+        lengths, steps = real.sum(0), steps.unsqueeze(1)
+        mirror = torch.where(steps < lengths, lengths - 1 - steps, steps)
+        return (mirror * real.shape[1] + sequences).flatten()
+
     def rows(self, index: Tensor) -> "Sequences":
         here, longest = index.to(self.mask.device), int(self.lengths[index].max())
         return Sequences(self.values[:, :longest][here], self.mask[:, :longest][here])
