@@ -29,7 +29,7 @@ from experiments.run.cli import TrainCLI
 
 DDP = Path("conf/trainer/ddp.yaml")
 QUICK = ["--trainer.max_epochs=1", "--trainer.limit_train_batches=3", "--trainer.limit_val_batches=1"]
-QUICK += ["--data.eval_batch_size=4"]
+QUICK += ["--data.batch_size=4", "--data.eval_batch_size=4"]
 DATA = {  # by kind; else the row's own
     "label_sets": "generated",
     "chains": "ocr",

@@ -5,6 +5,7 @@ import re
 from functools import cache
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytorch_lightning as pl
@@ -50,10 +51,18 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return train_checkpoints(tmp_path_factory.mktemp("checkpoints"))
 
 
+READ: dict[str, Any] = {}  # data by their config: they are read once
+
+
 def fit_if_the_data_is_there(cli: TrainCLI) -> dict[str, torch.Tensor]:
     """Train three batches; the scores of validation."""
-    if missing := cli.datamodule.missing():
+    data = cli.datamodule
+    if missing := data.missing():
         pytest.skip(missing)
+    if str(cli.config.data) not in READ:
+        data.setup()
+        READ[str(cli.config.data)] = data.splits, data.tables
+    data.splits, data.tables = READ[str(cli.config.data)]
     cli.trainer.fit(cli.model, cli.datamodule)
     return {k: v for k, v in cli.trainer.callback_metrics.items() if k.startswith("val/")}
 
@@ -62,7 +71,9 @@ def fit_if_the_data_is_there(cli: TrainCLI) -> dict[str, torch.Tensor]:
 def test_each_scheme_trains_with_each_objective_of_a_table(
     name: str, checkpoints: dict[str, str], tmp_path: Path
 ) -> None:
-    cli = build(tmp_path, *RUNS[name], *needs(RUNS[name], checkpoints))
+    search = layered(RUNS[name]).tree["model"]["init_args"].get("inference") or {}
+    few = ["--model.init_args.inference.steps=2"] if "steps" in search else []
+    cli = build(tmp_path, *RUNS[name], *needs(RUNS[name], checkpoints), *few)
     before = {name: p.clone() for name, p in cli.model.named_parameters()}
     scores = fit_if_the_data_is_there(cli)
     after = dict(cli.model.named_parameters())

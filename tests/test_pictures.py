@@ -203,9 +203,9 @@ def test_schemes_train_on_horses(
     monkeypatch.chdir(Path(__file__).resolve().parent.parent)
     files = ["data/weizmann_horses_32", f"scheme/{scheme[0]}", *(f"objective/{name}" for name in scheme[1:])]
     configs = [part for file in files for part in ("--config", f"conf/{file}.yaml")]
-    short = ["--trainer.max_epochs", "2", "--trainer.limit_train_batches", "4"]
+    short = ["--trainer.max_epochs", "1", "--trainer.limit_train_batches", "2"]
     quick = ["--trainer.limit_val_batches", "1", "--trainer.limit_test_batches", "1"]
-    few = ["--data.eval_batch_size", "8", "--run_dir", str(tmp_path / "run")]
+    few = ["--data.eval_batch_size", "2", "--run_dir", str(tmp_path / "run")]
     assert scripts.train.main([*configs, *short, *quick, *few]) == 0
     assert (tmp_path / "run" / "record.json").exists()
 
