@@ -78,13 +78,14 @@ class Sequences(NamedInputs):
     def mirrored(self) -> Int[Tensor, " T_times_N"]:
         """Indices that reverse each sequence within its length; padding stays where it is.
 
-        Into the flattened batch with positions first. Networks that read one batch share them.
+        They index the flattened batch, positions first. All networks that read a batch share them.
         """
         real = self.mask.T
-        steps, sequences = (torch.arange(size, device=real.device) for size in real.shape)
-        lengths, steps = real.sum(0), steps.unsqueeze(1)
-        mirror = torch.where(steps < lengths, lengths - 1 - steps, steps)
-        return (mirror * real.shape[1] + sequences).flatten()
+        with torch.inference_mode(False):  # a batch that is evaluated first may train later
+            steps, sequences = (torch.arange(size, device=real.device) for size in real.shape)
+            lengths, steps = real.sum(0), steps.unsqueeze(1)
+            mirror = torch.where(steps < lengths, lengths - 1 - steps, steps)
+            return (mirror * real.shape[1] + sequences).flatten()
 
     def rows(self, index: Tensor) -> "Sequences":
         here, longest = index.to(self.mask.device), int(self.lengths[index].max())

@@ -1,7 +1,5 @@
 """Kept layers: equal to those computed each time, whole or not there, shared by processes."""
 
-from __future__ import annotations
-
 import errno
 import logging
 import multiprocessing
@@ -186,7 +184,7 @@ def told(work: Callable[[], Any]) -> list[str]:
 
 
 def keep_together(
-    both: Barrier, results: Queue[tuple[int, float]], sentences: Pieces, mini: str, folder: Path
+    both: Barrier, results: "Queue[tuple[int, float]]", sentences: Pieces, mini: str, folder: Path
 ) -> None:
     kept: list[Kept] = []
     both.wait()

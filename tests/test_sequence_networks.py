@@ -222,6 +222,14 @@ def test_two_directions_are_a_packed_bidirectional_lstm(num_layers: int) -> None
         torch.testing.assert_close(slope, its)
 
 
+def test_a_batch_that_was_read_in_inference_mode_trains() -> None:
+    net, x = BiLSTM(words(), 6), sentences([3, 1])
+    with torch.inference_mode():
+        scores = net(x)
+    torch.testing.assert_close(net(x), scores)
+    net(x).sum().backward()
+
+
 def test_a_token_is_scored_alone_or_among_its_neighbours() -> None:
     x = sentences([4, 3])
     changed = Sequences(x.values.clone(), x.mask)
