@@ -44,11 +44,12 @@ SETTINGS = {
     "ReduceLROnPlateau": {"patience": 0},
     "Adam": {"eps": 1.0},
     "AdamW": {"eps": 1.0},
+    "UNet": {"widths": [4, 4, 8, 8]},
 }
 SIZES = {
     "dropout": 0.3,
     "batch_size": 4,
-    "eval_batch_size": 32,
+    "eval_batch_size": 8,
     "num_rows": 300,
     "num_patterns": 4,
     "width": 6,
@@ -58,6 +59,7 @@ SIZES = {
     "refresh": 2,
     "warm_up": 1,
 }
+MOST = {"num_samples": 4, "inner_steps": 2}
 
 
 def configs(*files: str | Path) -> list[str]:
@@ -209,6 +211,8 @@ def shrink(tree: object) -> None:
     for key, value in branch.items():
         if key in SIZES and value is not None and "height" not in branch:  # the width of a crop stays
             branch[key] = SIZES[key]
+        elif key in MOST and value is not None:
+            branch[key] = min(value, MOST[key])
         else:
             shrink(value)
     name = str(branch.get("class_path")).rpartition(".")[2]
