@@ -33,7 +33,7 @@ from scripts.peers.bare import trainer
 from scripts.peers.timing import show, side_by_side
 
 TWEETS, BATCH = 1000, 10
-EPOCHS = 10  # enough to hide the start of a run
+EPOCHS, ROUNDS = 4, 15  # short ones, side by side: a shared machine changes its speed within a minute
 LENGTHS, LONGEST = (14.7, 8.0), 38  # mean, deviation and longest of the tweets to train on
 WORDS, DIMS, WIDTH, TAGS = 10_550, 125, 100, 25
 PAPER = {"separated": 66, "shared": 78, "stacked": 92}  # examples a second, hardware not named
@@ -168,7 +168,10 @@ def main() -> None:
     quiet_lightning()
     warnings.filterwarnings("ignore")
     check()
-    tweet = {name: time / EPOCHS / TWEETS for name, time in side_by_side(contenders(), repeats=1).items()}
+    tweet = {
+        name: time / EPOCHS / TWEETS
+        for name, time in side_by_side(contenders(), repeats=1, rounds=ROUNDS).items()
+    }
     steps = {name: time * BATCH for name, time in tweet.items()}
     show("one step of the networks and one of the energy", {"POS": steps}, "bare loop, stacked")
     speeds = Table("", "examples a second", "the paper's", title="training speed")

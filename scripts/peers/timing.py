@@ -13,19 +13,28 @@ from experiments.run import memory
 ROUNDS = 7
 
 
-def side_by_side(contenders: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, float]:
-    """Median microseconds of CPU time a call, per contender."""
+def side_by_side(
+    contenders: Mapping[str, Callable[[], object]], repeats: int, rounds: int = ROUNDS
+) -> dict[str, float]:
+    """Microseconds of CPU time a call: the median of the first contender, times the median ratio to it.
+
+    Ratios are taken within a round, so a machine that grows faster or slower does not change them.
+    """
     torch.set_num_threads(1)
     memory.keep_freed()
     spent: dict[str, list[float]] = {name: [] for name in contenders}
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         for name, call in contenders.items():
             call()
             began = time.process_time()
             for _ in range(repeats):
                 call()
             spent[name].append((time.process_time() - began) / repeats * 1e6)
-    return {name: median(times) for name, times in spent.items()}
+    first = next(iter(spent.values()))
+    return {
+        name: median(first) * median(time / of_first for time, of_first in zip(times, first, strict=True))
+        for name, times in spent.items()
+    }
 
 
 def show(title: str, rows: dict[str, dict[str, float]], reference: str) -> None:
