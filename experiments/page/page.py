@@ -138,7 +138,7 @@ def _scores(summary: Summary, marks: dict[str, list[int]]) -> str:
     return (
         f"## {plain(words.three_heads(summary))}\n\n"
         + "\n".join(f"| {' | '.join(line)} |" for line in lines)
-        + f"\n\n{plain(words.GRIDLESS)}"
+        + f"\n\n{plain(words.below_scores(summary))}"
     )
 
 

@@ -20,6 +20,8 @@ LABELS = {
     "macro_f1_at_half": "macro F1 at 0.5",
     "macro_f1_chosen": "macro F1 at its chosen threshold",
     "map": "MAP",
+    "accuracy": "share of all tokens",
+    "word_accuracy": "mean share of a sequence",
 }
 
 

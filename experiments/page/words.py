@@ -16,7 +16,7 @@ LEGEND = (
     "an earlier config."
 )
 GRIDLESS = (
-    "Means over seeds, x 100. The threshold is chosen on validation, from one grid of 0.01 to 0.95 for all "
+    "The threshold is chosen on validation, from one grid of 0.01 to 0.95 for all "
     "rows; older runs that chose their own did so from 0 to 0.75. -: no run kept F1 by threshold, as runs do "
     "since 23 November 2026. (1/3): one run of three did."
 )
@@ -173,6 +173,12 @@ def three(summary: Summary, row: str, column: str) -> str:
 def three_heads(summary: Summary) -> str:
     """What stands in the cells of `three`."""
     return " · ".join(scores.label(view.table.metric.name) for view in summary.scores)
+
+
+def below_scores(summary: Summary) -> str:
+    """What stands below the cells of `three`."""
+    chosen = any(view.table.metric.name.endswith("_chosen") for view in summary.scores)
+    return f"Means over seeds, x 100.{f' {GRIDLESS}' if chosen else ''}"
 
 
 def ratios(summary: Summary) -> list[str]:
