@@ -31,7 +31,8 @@ HEAD = """# Results
 [What we found](../docs/findings.md) says which claims of the papers the runs decide.
 
 One line a table. *Runs* counts finished and planned runs. The last five columns count all verdicts of a
-page, on the paper's claims and on our own, one for each claim and column. `make reproduce TABLE=<name>` runs what is missing.
+page, on the paper's claims and on our own, one for each claim and column. `make reproduce TABLE=<name>` runs
+what is missing.
 
 A verdict goes by the 95 % interval of a difference over seeds. *Holds*: it is above what the claim asks.
 *Fails*: it is below. *Level*: it is within 0.2 points, or within the standard deviation of one run if that is
