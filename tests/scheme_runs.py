@@ -59,7 +59,7 @@ SIZES = {
     "refresh": 2,
     "warm_up": 1,
 }
-MOST = {"num_samples": 4, "inner_steps": 2}
+MOST = {"num_samples": 4, "inner_steps": 2}  # sizes that are cut, never raised
 
 
 def configs(*files: str | Path) -> list[str]:
