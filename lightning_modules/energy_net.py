@@ -26,7 +26,8 @@ class EnergyNet(Scheme):
     dropout stays on while the energy trains, as in the released code. None: guesses come from searches alone.
 
     `windows` are for pictures larger than those that the energy reads: each window is searched, and a
-    pixel's prediction is the mean over its windows.
+    pixel's prediction is the mean over its windows. `validation_windows` are those of the score that stops
+    training, where fewer will do; None: `windows`.
     """
 
     def __init__(
@@ -39,12 +40,14 @@ class EnergyNet(Scheme):
         *,
         guesser: nn.Module | None = None,
         windows: Windows | None = None,
+        validation_windows: Windows | None = None,
         **scheme: Any,
     ) -> None:
         super().__init__(**scheme)
         self.save_hyperparameters()
         self.energy, self.objective, self.guess, self.inference = energy, objective, guess, inference
-        self.energy_optimizer, self.guesser, self.windows = energy_optimizer, guesser, windows
+        self.energy_optimizer, self.guesser = energy_optimizer, guesser
+        self.windows, self.validation_windows = windows, validation_windows or windows
 
     def training_step(self, batch: Batch, index: int) -> None:
         self.move("energy", batch)
@@ -66,10 +69,12 @@ class EnergyNet(Scheme):
 
     def predict(self, batch: Batch) -> Tensor:
         blank = torch.zeros_like(batch.y)  # searches see the shape of an answer, never the truth
-        if self.windows is None:
+        validating = self._trainer is not None and self._trainer.validating
+        windows = self.validation_windows if validating else self.windows
+        if windows is None:
             return self._minimum(replace(batch, y=blank))
-        masks = (self._minimum(Batch(x, y)) for x, y in self.windows.cut(batch.inputs, blank))
-        return self.windows.mean(masks, like=blank)
+        masks = (self._minimum(Batch(x, y)) for x, y in windows.cut(batch.inputs, blank))
+        return windows.mean(masks, like=blank)
 
     def _minimum(self, batch: Batch) -> Tensor:
         return Minimum(self.inference)(self._context(batch)).y[0]

@@ -7,6 +7,7 @@ from copy import deepcopy
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytorch_lightning as pl
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.profiler import profile
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.data import DataLoader
 
 import energies.masks
 import scripts.train
@@ -154,6 +156,39 @@ def test_the_mean_of_constant_masks_is_that_constant() -> None:
     found = windows.mean((torch.full((2, 24, 24), 0.3) for _ in windows.cut(x)), like=x)
     torch.testing.assert_close(found, torch.full((2, 32, 32), 0.3))
     assert sum(1 for _ in windows.cut(x)) == 36
+
+
+def test_validation_may_search_fewer_windows_than_a_prediction() -> None:
+    torch.manual_seed(0)
+    x, y = pictures(2, 12)
+    search = GradientInference(Blank(), steps=STEPS)
+    few, all_of_them = Windows(8, (0, 4)), Windows(8, (0, 3, 4))
+
+    def scheme(windows: Windows, **options: Any) -> EnergyNet:
+        parts = (MaskEnergy(8, width=4), Regression(), Truth(), search, adam)
+        return EnergyNet(*parts, windows=windows, space=PixelMasks(), metric=MaskScores(), **options)
+
+    both = scheme(all_of_them, validation_windows=few).eval()
+    narrow, wide = scheme(few).eval(), scheme(all_of_them).eval()
+    seen: list[Tensor] = []
+
+    class Watch(pl.Callback):
+        """Keep what is predicted."""
+
+        def on_validation_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
+            seen.append(trainer.lightning_module.predict(Batch(x, y)))
+
+        on_test_batch_end = on_validation_batch_end
+
+    for other in (narrow, wide):
+        other.energy.load_state_dict(both.energy.state_dict())
+    trainer = pl.Trainer(logger=False, enable_progress_bar=False, inference_mode=False, callbacks=[Watch()])
+    loader = DataLoader([Batch(x, y)], batch_size=None)
+    trainer.validate(both, loader, verbose=False)
+    trainer.test(both, loader, verbose=False)
+    narrow_mask, wide_mask = narrow.predict(Batch(x, y)), wide.predict(Batch(x, y))
+    assert not torch.equal(narrow_mask, wide_mask)
+    assert torch.equal(seen[0], narrow_mask) and torch.equal(seen[1], wide_mask)
 
 
 class Eight(pl.LightningDataModule):
