@@ -95,6 +95,19 @@ def test_a_measure_may_be_of_some_rows_alone(world: World) -> None:
         summary()
 
 
+def test_a_column_of_a_measure_may_have_a_metric_of_its_own(world: World) -> None:
+    measure: dict[str, Any] = {"metric": {"name": "test/accuracy"}, "columns": {"easy": "test/example_f1"}}
+    world.change("tables/toy.yaml", lambda t: t.update(measures=[measure]))
+    fill()
+    assert summary().measures[0].cells["plain", "easy"].ours == Sample(
+        pytest.approx(0.52), pytest.approx(0.02), 3
+    )
+    measure["columns"] = {"eazy": "test/f1"}
+    world.change("tables/toy.yaml", lambda t: t.update(measures=[measure]))
+    with pytest.raises(TableError, match=r"measures\[0\].columns.*eazy.*Did you mean easy"):
+        summary()
+
+
 def test_a_column_without_a_config_shows_the_papers_numbers_and_judges_no_claim(world: World) -> None:
     def declare(tree: dict[str, Any]) -> None:
         tree["columns"]["later"] = {"label": "Later", "unavailable": "not yet here"}

@@ -77,6 +77,13 @@ def test_a_page_says_how_many_there_are_and_shows_the_scores_without_them(world:
     assert "| plain | 50.00 ± 35.36 (2/2) |" in without.split("## Claims")[0] and "Lost" not in without[:100]
 
 
+def test_a_table_of_validation_scores_has_none_without_them(world: World) -> None:
+    world.change("tables/toy.yaml", lambda t: t["metric"].update(name="val/example_f1"))
+    known = {"id": "a", "row": "plain", "column": "easy", "seed": 0, "metrics": {"val/example_f1": 0.9}}
+    store.keep("toy", [known | {"seconds": 1, "device": "cpu", "cpu": "a core"}])
+    assert "without test examples" not in page.markdown(summarise(read_table("toy")))
+
+
 @pytest.mark.parametrize("name", [*DATA, *SENTENCES])
 def test_the_committed_counts_are_those_of_the_data(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)

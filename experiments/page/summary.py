@@ -110,7 +110,8 @@ def view_of(table: Table, state: Mapping[str, Any], found: store.Records) -> Sum
 
 def _unseen(table: Table, records: list[store.Record]) -> list[Table]:
     """The table on test examples whose inputs training lacks, if records tell that of some column."""
-    names = {c: table.metric_name(c).replace("test/", "test_unseen/", 1) for c in table.columns}
+    tested = [c for c in table.columns if table.metric_name(c).startswith("test/")]
+    names = {c: table.metric_name(c).replace("test/", "test_unseen/", 1) for c in tested}
     told = {r["column"] for r in records if names.get(r["column"]) in r["metrics"]}
     columns = {c: replace(column, metric=names[c]) for c, column in table.columns.items() if c in told}
     title = "The same without test examples whose inputs are training inputs"

@@ -36,6 +36,7 @@ TABLE: dict[str, dict[str, f.Check]] = {
     "measure": {
         "title": f.text,
         "metric": f.pairs,
+        "columns": f.named(f.word),
         "rows": NAMES,
         "reported": f.named(f.pairs),
         "claims": f.listed(f.pairs),

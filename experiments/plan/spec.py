@@ -134,18 +134,25 @@ class _Reader(Reader):
         return Metric(**self.keyed("metric", place, tree, needed=("name",)))
 
     def _measure(self, place: str, tree: Tree, table: Table) -> Table:
-        """The table, or some of its rows, with another metric: the same cells, other numbers."""
+        """The table, or some of its rows, with another metric: the same cells, other numbers.
+
+        `columns` names the metric of a column that has another than `metric`.
+        """
         tree = self.keyed("measure", place, tree, needed=("metric",))
         metric = self._metric(tree["metric"], f"{place}.metric")
         for row in (shown_rows := tree.get("rows") or table.rows):
             self.known(f"{place}.rows", "row", row, table.rows)
+        for column in (own := tree.get("columns", {})):
+            self.known(f"{place}.columns", "column", column, table.columns)
         rows = {name: row for name, row in table.rows.items() if name in shown_rows}
         return replace(
             table.bare(),
             title=str(tree.get("title", metric.name)),
             rows=rows,
             metric=metric,
-            columns={name: replace(column, metric="") for name, column in table.columns.items()},
+            columns={
+                name: replace(column, metric=own.get(name, "")) for name, column in table.columns.items()
+            },
             reported=self._reported(f"{place}.reported", tree, rows, table.columns),
             claims=self._claims(f"{place}.claims", tree, rows, table.columns),
         )
