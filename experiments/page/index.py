@@ -88,12 +88,12 @@ def refresh(summary: Summary, title: str) -> None:
 
 
 def drawn(lines: dict[str, str]) -> str:
-    """The whole list; `lines` is keyed by table, and a table's name begins with its paper."""
-    parts = [HEAD]
-    for paper, (title, address) in PAPERS.items():
-        own = [lines[name] for name in sorted(lines) if name.startswith(f"{paper}_")]
-        if own:
-            parts.append("\n".join([f"## [{title}]({address})", "", *COLUMNS, *own, ""]))
+    """The whole list; `lines` is keyed by table, and the name of a paper's table begins with the paper."""
+    parts, left = [HEAD], dict(sorted(lines.items()))
+    groups = {f"{paper}_": f"[{title}]({address})" for paper, (title, address) in PAPERS.items()}
+    for start, title in {**groups, "": "Tables of our own"}.items():
+        if own := [left.pop(name) for name in [*left] if name.startswith(start)]:
+            parts.append("\n".join([f"## {title}", "", *COLUMNS, *own, ""]))
     sweeps = sorted(file.name.removesuffix(TRIALS) for file in store.RESULTS.glob(f"*{TRIALS}"))
     if sweeps:
         listed = [f"- [{name}]({name}.md)" for name in sweeps]
