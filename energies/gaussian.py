@@ -79,7 +79,7 @@ class GaussianPotentials:
     1, and s = (1 - y, y); with more, y (..., B, N, M) is s.
 
     Attributes:
-        unary: U, (B, N, M), two labels or more.
+        unary: U, (B, N, M), two labels or more. Half precision is converted to float32, here and in A.
         embedding: A, (B, N, D).
         ridge: lambda, above 0, or (B,), one for each example; a constant, which gets no gradient.
         mask: (B, N) bool, True is real; scores at masked positions do not count.
@@ -106,6 +106,9 @@ class GaussianPotentials:
                 f"ridge is {self.ridge}: take a number above 0, or one for each of the {len(self.unary)} "
                 "examples."
             )
+        for name in ("unary", "embedding"):  # as mixed precision makes them: too coarse for a factor
+            if (scores := getattr(self, name)).dtype in (torch.float16, torch.bfloat16):
+                object.__setattr__(self, name, scores.float())
         if self.mask is not None and (
             self.mask.shape != self.unary.shape[:-1] or self.mask.dtype != torch.bool
         ):
@@ -113,6 +116,11 @@ class GaussianPotentials:
                 f"the mask is {self.mask.dtype} of shape {tuple(self.mask.shape)}; unary scores of shape "
                 f"{tuple(self.unary.shape)} need bool of shape {tuple(self.unary.shape[:-1])}."
             )
+
+    @property
+    def numbers(self) -> int:
+        """See Potentials."""
+        return self.unary.numel() + self.embedding.numel()
 
     @property
     def pairwise_unit(self) -> Factor:
@@ -164,9 +172,22 @@ class GaussianPotentials:
             total = (features @ features.mT).abs().sum((1, 2))
         else:
             draw = torch.Generator().manual_seed(0)
-            one, other = torch.randint(size, (2, PAIRS), generator=draw).to(features.device)
-            total = (features[:, one] * features[:, other]).sum(-1).abs().mean(1) * size**2
+            if self.mask is None:
+                one, other = features[:, torch.randint(size, (2, PAIRS), generator=draw)].unbind(1)
+            else:
+                one, other = self._real(features, torch.rand(2, PAIRS, generator=draw))
+            total = (one * other).sum(-1).abs().mean(1) * self.num_positions() ** 2
         return total / self.num_positions() ** 2 * (labels - 1) / labels
+
+    def _real(self, features: Float[Tensor, "B N D"], place: Float[Tensor, "2 P"]) -> tuple[Tensor, Tensor]:
+        """The features at places in [0, 1) of each example's real positions, twice (B, P, D)."""
+        assert self.mask is not None
+        mask = self.mask.flatten(1)
+        order = mask.byte().argsort(dim=1, descending=True, stable=True)  # the real ones first
+        index = (place.to(features.device).flatten() * mask.sum(1, keepdim=True)).long()
+        rows = order.gather(1, index).unsqueeze(-1).expand(-1, -1, features.shape[-1])
+        one, other = features.gather(1, rows).chunk(2, 1)
+        return one, other
 
     def balances(self) -> dict[str, Float[Tensor, ""]]:
         """See Potentials; `share` is the mean of mu_max / lambda of the field that inference uses.   [§3]"""
@@ -248,9 +269,10 @@ def lower_gram(a: Float[Tensor, "B N D"], blocks: int = 4) -> Float[Tensor, "B D
     size = a.shape[2]
     width = -(-size // blocks)
     gram = a.new_zeros(len(a), size, size)
-    for i in range(0, size, width):
-        rows = slice(i, i + width)
-        gram[:, rows, : i + width] = a[:, :, rows].mT @ a[:, :, : i + width]
+    with torch.autocast(a.device.type, enabled=False):
+        for i in range(0, size, width):
+            rows = slice(i, i + width)
+            gram[:, rows, : i + width] = a[:, :, rows].mT @ a[:, :, : i + width]
     return gram
 
 

@@ -29,6 +29,7 @@ class Potentials(Protocol):
         unary: U, (B, *positions, S): a score for each of S labels at each position.
         mask: (B, *positions) bool, True is real; None where all are.
         pairwise_unit: the norm(W) to which a scaling normalises W.
+        numbers: how many numbers the batch has, those that all examples share left out.
     """
 
     @property
@@ -39,6 +40,9 @@ class Potentials(Protocol):
 
     @property
     def pairwise_unit(self) -> Factor: ...
+
+    @property
+    def numbers(self) -> int: ...
 
     def score(self, y: Tensor) -> Tensor:
         """F(y) of each answer, (..., B)."""
@@ -134,6 +138,11 @@ class ChainPotentials:
                 )
         if self.unary.dtype != torch.float64 and any(x.dtype == torch.float64 for x in scores.values()):
             object.__setattr__(self, "unary", self.unary.double())
+
+    @property
+    def numbers(self) -> int:
+        """See Potentials."""
+        return self.unary.numel()
 
     @property
     def state(self) -> torch.dtype:

@@ -10,15 +10,18 @@ from torch import Tensor
 
 from datamodules.batches import Batch, Batches
 from energies.base import StructuredEnergy
+from energies.potentials import Potentials
 from energies.scaling import Scaling, under_each
 from inference.base import Criterion
 from lightning_modules.base import Part
 from lightning_modules.bookkeeping import mix
 from lightning_modules.crf import CRFScheme
+from lightning_modules.engine.processes import mean_over_processes, share_statistics
 from losses.observed import over_observed
 
 SUBSET = 1_000_003  # the random stream of the subset, apart from those of the parts
-ROWS = 128  # examples of the subset per pass, each repeated for every alpha
+ROWS = 128  # examples of the subset per pass, at most
+NUMBERS = 2**24  # that potentials of one call, or a layer of 64 channels over a pass, may have
 
 
 class CRFScaled(CRFScheme):
@@ -63,12 +66,15 @@ class CRFScaled(CRFScheme):
         Lines 10 to 12 of [Scaling algorithm 1], once an epoch, after its last training batch:
 
         10: D := a subset of the training set, new in each epoch, the same in all processes
+            (and so are the running statistics of batch norm, and with them alpha)
         11: alpha_best := argmin over the grid of L_alpha(D)
         12: alpha := alpha_best
         """
         training = [module for module in self.modules() if module.training]
         self.eval()
-        self.scaling.choose(self.mean_losses(self.subset(data)))
+        share_statistics(self)
+        (losses,) = mean_over_processes([self.mean_losses(self.subset(data))])
+        self.scaling.choose(losses)
         for module in training:
             module.training = True
         self.watch("alpha", torch.as_tensor(self.scaling.alpha))
@@ -82,18 +88,25 @@ class CRFScaled(CRFScheme):
         rows = rows[: self.scaling.search_size()]
         if data.lengths is not None:
             rows = rows[data.lengths[rows].argsort(stable=True)]  # little padding
-        return map(data.rows, rows.split(ROWS))
+        return map(data.rows, rows.split(max(1, min(ROWS, NUMBERS // (64 * data.y[0].numel())))))
 
     def mean_losses(self, subset: Iterable[Batch]) -> Float[Tensor, " K"]:
         """L_alpha(D), the mean over examples of L(y, alpha U, W), for each alpha of the grid.   [eq. 19]"""
         alphas, count = self.scaling.candidates(), 0
         total = alphas.new_zeros(len(alphas), dtype=torch.float64)
         for batch in subset:
-            p = under_each(self.energy.potentials(batch.inputs, batch.mask), alphas)
-            losses = self.criterion.loss(p, batch.y.repeat(len(alphas), *[1] * (batch.y.dim() - 1)))
-            total += losses.unflatten(0, (len(alphas), -1)).sum(1, dtype=torch.float64)
+            p = self.energy.potentials(batch.inputs, batch.mask)
+            at_once = max(1, NUMBERS // p.numbers)
+            parts = [self._sums(p, batch.y, some) for some in alphas.split(at_once)]
+            total += torch.cat(parts)
             count += len(batch.y)
         return total / count
+
+    def _sums(self, p: Potentials, y: Tensor, alphas: Float[Tensor, " K"]) -> Float[Tensor, " K"]:
+        """Losses summed over a batch, in one call for all alphas."""
+        answers = y.repeat(len(alphas), *[1] * (y.dim() - 1))
+        losses = self.criterion.loss(under_each(p, alphas), answers)
+        return losses.unflatten(0, (len(alphas), -1)).sum(1, dtype=torch.float64)
 
     def parts(self) -> dict[str, Part]:
         learned = self.energy.parameters()

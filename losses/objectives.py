@@ -10,7 +10,7 @@ low for good answers; K guesses an example, B examples.
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -47,12 +47,12 @@ class Guesses:
 
 
 class Objective(ABC):
-    """How an energy learns from guesses, and what inference then minimises.
+    """How an energy learns from guesses, and what inference then minimises."""
 
-    `summed`: the loss is the sum over the batch, not the mean.
-    """
-
-    summed: ClassVar[bool] = False
+    @property
+    def summed(self) -> bool:
+        """Whether the loss is the sum over the batch, not the mean."""
+        return False
 
     def __call__(
         self,
@@ -112,7 +112,9 @@ class Regression(Objective):
     The released code sums over the batch; that matters only where gradients are clipped.
     """
 
-    summed = True
+    @property
+    def summed(self) -> bool:
+        return True
 
     def rows(self, energy: EnergyFn, space: Answers, x: Inputs, y: Tensor, guesses: Guesses) -> Tensor:
         return regression(energy(x, guesses.y), space.quality(guesses.y, y))
@@ -163,13 +165,25 @@ def ranking(true_score: Rows, noise_score: GuessRows) -> Rows:
 
 
 @dataclass(frozen=True)
-class NCERanking(Objective):
+class Ranked(Objective):
+    """The truth is ranked among guesses. The loss is the sum over the batch, or with `reduction: mean` the mean.
+
+    The released code sums for label sets and texts. On horses, where gradients are clipped, NCE has the mean.
+    """
+
+    reduction: Literal["mean", "sum"] | None = None  # None is the sum; it keeps the ids of older runs
+
+    @property
+    def summed(self) -> bool:
+        return self.reduction != "mean"
+
+
+@dataclass(frozen=True)
+class NCERanking(Ranked):
     """Noise-contrastive ranking: the truth against samples of a known noise distribution P_N.
 
     a_k = -E(x, y_k) - log P_N(y_k)   [SEAL eqs. 8, 9]
     """
-
-    summed = True
 
     def rows(self, energy: EnergyFn, space: Answers, x: Inputs, y: Tensor, guesses: Guesses) -> Tensor:
         assert guesses.logits is not None, "NCE needs guesses drawn from known logits"
@@ -179,13 +193,11 @@ class NCERanking(Objective):
 
 
 @dataclass(frozen=True)
-class Ranking(Objective):
+class Ranking(Ranked):
     """The truth against the guesses, without log P_N.
 
     [SEAL §4.4, ablation]
     """
-
-    summed = True
 
     def rows(self, energy: EnergyFn, space: Answers, x: Inputs, y: Tensor, guesses: Guesses) -> Tensor:
         score = -energy(x, space.put_first(y, guesses.y))

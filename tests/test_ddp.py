@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 
+from datamodules.horses import Horses
 from scheme_runs import DDP, QUICK, STILL, configs, needs, runs, train_checkpoints
 
 RUNS = runs()
@@ -109,3 +110,51 @@ def test_a_run_by_hand_on_two_processes_trains_tests_and_ends(tmp_path: Path) ->
     )
     record = json.loads((tmp_path / "record.json").read_text())
     assert record["updates"] == {"inference": 3, "energy": 3} and record["epochs"] == 1
+
+
+ALPHAS = """
+import sys
+from pathlib import Path
+from pytorch_lightning import Callback
+from experiments.run.cli import TrainCLI
+
+class Watch(Callback):
+    "Batch norm sees other batches in each process; keep the alpha that each has while it validates."
+    def on_train_batch_start(self, trainer, module, *rest):
+        for norm in module.modules():
+            if hasattr(norm, "running_mean"):
+                norm.running_var.mul_(1 + 0.08 * trainer.global_rank)
+
+    def on_validation_start(self, trainer, module):
+        with Path(sys.argv[1], f"alphas-{trainer.global_rank}.txt").open("a") as file:
+            print(module.scaling.alpha, file=file)
+
+if __name__ == "__main__":
+    cli = TrainCLI(sys.argv[2:], run_dir=sys.argv[1])
+    cli.trainer.callbacks.append(Watch())
+    cli.trainer.fit(cli.model, cli.datamodule)
+"""
+
+
+def test_online_scaling_takes_one_alpha_for_all_processes_though_batch_norm_sees_other_batches(
+    tmp_path: Path,
+) -> None:
+    if missing := Horses().missing():
+        pytest.skip(missing)
+    files = [f"conf/{file}.yaml" for file in ("data/weizmann_horses", "scheme/crf_scaled")]
+    small = [f"--energy.init_args.{net}.init_args.widths=[2,2,4,4]" for net in ("unary_net", "embedding_net")]
+    options = [
+        *configs(*files, "conf/objective/gaussian_ce.yaml", DDP),
+        *small,
+        "--trainer.devices=2",
+        "--trainer.max_epochs=3",
+        "--data.batch_size=2",
+        "--trainer.limit_train_batches=20",
+        "--trainer.limit_val_batches=1",
+        "--model.init_args.scaling.init_args.subset=8",
+        "--model.init_args.energy_optimizer.init_args.lr=0.01",
+    ]
+    (tmp_path / "alphas.py").write_text(ALPHAS)
+    start(str(tmp_path / "alphas.py"), str(tmp_path), *options, PYTHONPATH=os.getcwd())
+    one, other = ((tmp_path / f"alphas-{rank}.txt").read_text().split() for rank in (0, 1))
+    assert one == other and len({*one}) > 1

@@ -162,6 +162,16 @@ def linear_energy(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return y @ tensor([1.0, -2.0, 0.5])
 
 
+def test_rankings_sum_over_the_batch_or_take_its_mean() -> None:
+    space, x = LabelSets(1), torch.zeros(2, 1)
+    logits = torch.randn(2, Y.shape[1])
+    guesses = Guesses((torch.rand(4, *Y.shape) > 0.5).float(), logits)
+    for objective in (NCERanking, Ranking):
+        summed, mean = (objective(how)(curved_energy, space, x, Y, guesses) for how in (None, "mean"))
+        assert objective().summed and not objective("mean").summed
+        torch.testing.assert_close(summed, 2 * mean)
+
+
 def test_objectives_feed_their_losses_as_worked_by_hand() -> None:
     space, x, guesses = LabelSets(3), torch.zeros(2, 1), Guesses(GUESS.unsqueeze(0))
     # E(true) = 1.5, -2; E(guess) = 0, -0.5; cost = 1/3, 1/4

@@ -287,6 +287,18 @@ def test_what_is_not_there_is_told_before_training(tmp_path: Path) -> None:
     assert "no/list.txt. Correct --data.test" in str(PictureFolder(**there, test="no/list.txt").missing())
 
 
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
+def test_a_mask_that_is_in_the_transparency_is_refused(folder: Path, mode: str) -> None:
+    cut_out = Image.new("RGBA", (60, 45), (255, 255, 255, 0))
+    cut_out.paste((255, 255, 255, 255), (10, 10, 40, 30))
+    place = folder / "masks" / "shape 0.png"
+    cut_out.convert(mode).save(place, **({"transparency": 0} if mode == "P" else {}))
+    with pytest.raises(FormatError, match=r"shape 0.png: this mask has transparent pixels. Save it without"):
+        pictures(folder)
+    drawn((60, 45), (0.2, 0.2, 0.7, 0.7))[1].convert("RGBA").save(place)
+    assert pictures(folder).splits["train"].y.any()
+
+
 def test_any_two_values_make_a_mask_and_blurred_edges_are_cut() -> None:
     def mask(*values: int) -> np.ndarray:
         return np.array(values, np.uint8).reshape(1, -1)

@@ -36,7 +36,7 @@ def read_pair(
     """
     with opened(picture, where[0]) as colours, opened(mask, where[1]) as object_:
         check_shapes(colours.size, object_.size, where)
-        values = Image.fromarray(two_valued(np.asarray(object_.convert("L")), where[1]))
+        values = Image.fromarray(two_valued(np.asarray(opaque(object_, where[1]).convert("L")), where[1]))
         resized = colours.convert("RGB").resize((size, size), Image.Resampling.BOX)
         nearest = values.resize((size, size), Image.Resampling.NEAREST)
     return np.asarray(resized).transpose(2, 0, 1), np.asarray(nearest)
@@ -52,6 +52,20 @@ def check_shapes(
             f"{where[0]} has {width} x {height} pixels, its mask {where[1]} has {wide} x {high}: they need "
             "the same aspect ratio. Crop one of the two, or give the right mask."
         )
+
+
+def opaque(mask: Image.Image, where: str | Path) -> Image.Image:
+    """The mask as it is, if every pixel is opaque.
+
+    Raises:
+        FormatError: it has transparent pixels, so its colours alone do not say what is shown.
+    """
+    if mask.has_transparency_data and mask.convert("RGBA").getchannel("A").getextrema() != (255, 255):
+        raise FormatError(
+            f"{where}: this mask has transparent pixels. Save it without transparency, the object white and "
+            "all else black."
+        )
+    return mask
 
 
 def two_valued(mask: np.ndarray, where: str | Path) -> np.ndarray:

@@ -121,7 +121,7 @@ def _dense(p: GaussianPotentials) -> Tensor:
 def _check_definite(p: GaussianPotentials) -> None:
     p.check_finite()
     top = p.largest_eigenvalue()
-    ridge = torch.as_tensor(p.ridge).expand_as(top)
+    ridge = torch.as_tensor(p.ridge, dtype=top.dtype, device=top.device).expand_as(top)
     if bool((top >= ridge).any()):
         row = int((top >= ridge).nonzero()[0])
         raise ValueError(
