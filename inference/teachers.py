@@ -69,7 +69,8 @@ class Teacher(nn.Module):
 class OwnAnswer(Teacher):
     """Self-training: the task-net's own answer, where its mean confidence is at least a threshold.
 
-    The confidence of a position is its largest probability. With a threshold of 0 all answers are taken.
+    The confidence of a position is its largest probability, that of a label or pixel is that of its answer.
+    With a threshold of 0 all answers are taken.
     """
 
     def __init__(self, confidence: float = 0.0) -> None:
@@ -83,7 +84,10 @@ class OwnAnswer(Teacher):
     ) -> tuple[Tensor, Bool[Tensor, " B"]]:
         relaxed = space.relax(logits)
         best = space.decode(relaxed)
-        sure = (relaxed * best).flatten(1).sum(1) / best.flatten(1).sum(1).clamp_min(1)
+        if space.simplex:
+            sure = (relaxed * best).flatten(1).sum(1) / best.flatten(1).sum(1).clamp_min(1)
+        else:
+            sure = torch.maximum(relaxed, 1 - relaxed).flatten(1).mean(1)
         return best, sure >= self.confidence
 
 

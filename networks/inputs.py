@@ -98,7 +98,8 @@ class WordPieces(NamedInputs):
 
     `attention` says which pieces are real. Pieces are not positions of an answer. Where an answer has a
     position for each word, `words` is the place of each word's first piece, and `mask` says which words are
-    real; it is also the mask of the answer. `segments` may mark pieces, as those of a predicate.
+    real; it is also the mask of the answer. `segments` may mark pieces, as those of a predicate. `encoder` is
+    whose pieces they are, if that is known.
     """
 
     ids: Int[Tensor, "N P"]
@@ -106,6 +107,7 @@ class WordPieces(NamedInputs):
     segments: Int[Tensor, "N P"]
     words: Int[Tensor, "N T"] | None = None
     mask: Bool[Tensor, "N T"] | None = None
+    encoder: str = ""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -120,10 +122,11 @@ class WordPieces(NamedInputs):
         ids, attention, segments = (
             part[:, :longest][here] for part in (self.ids, self.attention, self.segments)
         )
-        if self.words is None or self.mask is None:
-            return WordPieces(ids, attention, segments)
-        most = int(self._num_words[index].max())
-        return WordPieces(ids, attention, segments, self.words[:, :most][here], self.mask[:, :most][here])
+        words, mask = self.words, self.mask
+        if words is not None and mask is not None:
+            most = int(self._num_words[index].max())
+            words, mask = words[:, :most][here], mask[:, :most][here]
+        return WordPieces(ids, attention, segments, words, mask, self.encoder)
 
     @cached_property
     def _num_words(self) -> Tensor:

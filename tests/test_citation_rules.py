@@ -13,7 +13,7 @@ from citation_twin import violations as plain_violations
 from energies.citation.cues import CUES, cue_table
 from energies.citation.energy import CitationRules
 from energies.citation.rules import LONGEST, RULES
-from energies.spaces import TagSequences
+from energies.spaces import LabelSets, TagSequences
 from inference.teachers import BestByRules, Lesson, OwnAnswer, Teacher, changed
 from networks.inputs import Sequences
 
@@ -240,6 +240,13 @@ def test_self_training_takes_answers_it_is_sure_of() -> None:
     assert torch.equal(lesson.y[15:, :, 0], x.mask[15:].float())
     _, _, all_of_them = teach(OwnAnswer(), logits)
     assert all_of_them.observed.all()
+
+
+def test_labels_that_are_surely_absent_count_as_sure() -> None:
+    space, teacher = LabelSets(4), OwnAnswer(0.9)
+    relaxed = torch.tensor([[0.02, 0.01, 0.03, 0.02], [0.95, 0.45, 0.45, 0.45]])
+    y, taken = teacher.answer(space, torch.zeros(2, 1), relaxed.logit(), None)
+    assert taken.tolist() == [True, False] and y.tolist() == [[0, 0, 0, 0], [1, 0, 0, 0]]
 
 
 def test_cues_are_words_in_any_case() -> None:

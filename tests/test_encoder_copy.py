@@ -1,5 +1,6 @@
 """Training over kept layers, with two encoders or one and its copy: real stories and topics."""
 
+from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -91,6 +92,15 @@ def test_two_encoders_train_apart_and_a_copy_follows_without_gradient(tmp_path: 
         assert all(c.requires_grad is not equal for c in copy)
         assert all(c.grad is None for c in copy) or not equal
         assert not torch.equal(module.energy.get_parameter("joint.patterns"), local)
+
+
+def test_frozen_encoders_have_nothing_to_copy() -> None:
+    world.needs_encoder()
+    module: Any = scheme(Encoder(world.MINI, trained="frozen", pooling="mean"))
+    module.task_net, copy = deepcopy(module.energy), StopGradientCopy()
+    copy.setup(Trainer(logger=False), module, "fit")
+    copy.on_train_start(Trainer(logger=False), module)
+    assert copy.weights == ([], [])
 
 
 def test_an_encoder_over_kept_layers_learns(tmp_path: Path) -> None:

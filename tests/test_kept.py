@@ -260,6 +260,23 @@ def test_on_a_gpu_states_that_fit_move_and_others_move_with_their_batch(
         assert torch.equal(batch.padded.cpu(), wanted)
 
 
+def test_the_parts_of_the_data_share_one_copy_of_their_states(
+    mini: str, folder: Path, stories: Pieces
+) -> None:
+    kept = keep(stories, mini, 4, folder=folder)
+    parts = [stories.inputs(torch.tensor(texts), kept=kept) for texts in ([0, 1], [2, 3])]
+    there = [part.to(torch.device("meta")) for part in parts]
+    assert there[0].states is there[1].states and there[0].states.device.type == "meta"
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_states_are_pooled_where_layers_run_on_a_gpu(mini: str, tmp_path: Path, stories: Pieces) -> None:
+    kept = keep(stories, mini, 6, folder=tmp_path, pooling="pooler")
+    with torch.no_grad():
+        wanted = Encoder(mini, trained="frozen", pooling="pooler")(stories.inputs(torch.arange(8)))
+    torch.testing.assert_close(kept.padded.squeeze(1), wanted, atol=HALF, rtol=HALF)
+
+
 def test_states_stay_mapped_until_a_batch_takes_them(mini: str, folder: Path, stories: Pieces) -> None:
     kept = keep(stories, mini, 4, folder=folder)
     moved = replace(kept).to(torch.device("cpu"))

@@ -278,6 +278,15 @@ def test_texts_without_a_label_are_dropped_and_shares_are_drawn(tmp_path: Path) 
 
 
 @encoder_is_here
+def test_a_part_without_a_labelled_text_is_told(tmp_path: Path) -> None:
+    rows = [["text", "labels"], *([f"text number {k}", "a;b"] for k in range(20))]
+    train = write_csv(tmp_path / "a.csv", rows)
+    test = write_csv(tmp_path / "b.csv", [["text", "labels"], ["one", ""], ["two", ""]])
+    with pytest.raises(DataMismatch, match="No text with a label is left for test"):
+        own(train=str(train), test=str(test), folder=str(tmp_path), kept_layers=0).setup()
+
+
+@encoder_is_here
 def test_an_encoder_that_is_not_there_is_told_in_a_sentence(tmp_path: Path) -> None:
     done = train(tmp_path, "cross_entropy", f"--data.encoder={tmp_path / 'nowhere'}")
     assert done.returncode != 0 and "Traceback" not in done.stderr

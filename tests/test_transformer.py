@@ -180,18 +180,81 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
+def small(kind: str, folder: Path) -> None:
+    """An encoder of four layers, untrained."""
+    config = transformers.AutoConfig.for_model(kind, **KINDS[kind])
+    transformers.AutoModel.from_config(config).save_pretrained(folder)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_layers_of_other_kinds_of_encoders_split_too(kind: str, tmp_path: Path) -> None:
-    config = transformers.AutoConfig.for_model(kind, **KINDS[kind])
-    transformers.AutoModel.from_config(config).save_pretrained(tmp_path)
+    small(kind, tmp_path)
     ids = torch.randint(3, 99, (3, 7))
     attention = torch.arange(7) < torch.tensor([[7], [4], [2]])
     x = WordPieces(ids * attention, attention, torch.zeros_like(ids))
     with torch.no_grad():
         whole = pretrained(str(tmp_path))(input_ids=x.ids, attention_mask=attention.long())
-        for num_top in (1, 3):
+        for num_top in (1, 3, 4):
             ours = Encoder(str(tmp_path), trained="top_layers", num_top=num_top).eval()(x)
             torch.testing.assert_close(ours, whole.last_hidden_state[:, 0], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("num_top", [3, 4])
+def test_a_mark_tells_predicates_apart_whatever_the_kind_and_the_layers_that_train(
+    kind: str, num_top: int, tmp_path: Path
+) -> None:
+    small(kind, tmp_path)
+    ids, attention = torch.randint(3, 99, (1, 7)).expand(2, 7), torch.ones(2, 7, dtype=torch.bool)
+    segments, words = torch.zeros(2, 7, dtype=torch.long), torch.arange(7).expand(2, 7)
+    segments[0, 2] = segments[1, 5] = 1
+    x = WordPieces(ids, attention, segments, words, attention)
+    net = Encoder(str(tmp_path), trained="top_layers", num_top=num_top, pooling="words", marks=True).eval()
+    assert net.mark is not None and not any("embeddings" in name for name, _ in net.named_parameters())
+    with torch.no_grad():
+        net.mark[1] += 1.0
+    out = net(x)
+    assert not torch.equal(out[0], out[1])
+    out.square().sum().backward()
+    assert net.mark.grad is not None and net.mark.grad[1].any()
+
+
+def test_weights_that_lack_a_layer_or_the_pooler_are_refused(tmp_path: Path) -> None:
+    masked, short = tmp_path / "masked", tmp_path / "short"
+    config = transformers.AutoConfig.for_model("bert", **KINDS["bert"])
+    transformers.BertForMaskedLM(config).save_pretrained(masked)
+    with pytest.raises(EncoderUnusable, match=r"has no pooler. Set pooling: first, or mean"):
+        Encoder(str(masked), trained="frozen", pooling="pooler")
+    Encoder(str(masked), trained="frozen")
+    shallow = transformers.AutoConfig.for_model("bert", **KINDS["bert"] | {"num_hidden_layers": 3})
+    transformers.AutoModel.from_config(shallow).save_pretrained(short)
+    config.save_pretrained(short)
+    with pytest.raises(EncoderUnusable, match=r"The weights in .*short have no encoder.layer.3"):
+        Encoder(str(short))
+
+
+def test_pieces_of_another_encoder_are_refused(mini: str, folder: Path) -> None:
+    for pieces in (pieces_of(["a text"], mini), pieces_of([["a", "text"]], mini)):
+        x = pieces.inputs(torch.tensor([0])).rows(torch.tensor([0]))
+        with pytest.raises(
+            EncoderUnusable, match=r"the network reads .*Set --data.encoder and the network's"
+        ):
+            Encoder(str(folder))(x)
+        Encoder(place_of(mini))(x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("trained", ["top_layers", "frozen"])
+def test_layers_over_frozen_ones_run_in_their_own_precision(
+    mini: str, stories: WordPieces, trained: Trained, dtype: torch.dtype
+) -> None:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)  # as Lightning does for 64-true and bf16-true
+    try:
+        net = nn.Sequential(Encoder(mini, trained=trained), nn.Linear(384, 2)).to(dtype)
+        assert net(stories).dtype == dtype
+    finally:
+        torch.set_default_dtype(before)
 
 
 def test_every_word_of_a_real_sentence_has_one_first_piece(mini: str) -> None:
@@ -279,6 +342,21 @@ def test_settings_that_do_not_fit_are_refused(mini: str, options: dict[str, Any]
 def test_more_pieces_than_the_encoder_reads_are_refused(mini: str) -> None:
     with pytest.raises(DataMismatch, match="reads 3 to 512 pieces"):
         pieces_of(["a text"], mini, max_pieces=513)
+
+
+@pytest.mark.parametrize(("kind", "most"), [("bert", 22), ("roberta", 20), ("mpnet", 20)])
+def test_encoders_that_count_positions_from_the_padding_read_fewer_pieces(
+    kind: str, most: int, folder: Path, tmp_path: Path
+) -> None:
+    options = KINDS[kind] | {"vocab_size": 30522, "max_position_embeddings": 22, "pad_token_id": 1}
+    config = transformers.AutoConfig.for_model(kind, **options)
+    transformers.AutoModel.from_config(config).save_pretrained(tmp_path / kind)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copyfile(folder / name, tmp_path / kind / name)
+    with pytest.raises(DataMismatch, match=f"reads 3 to {most} pieces"):
+        pieces_of(["a text"], str(tmp_path / kind), max_pieces=most + 1)
+    x = pieces_of(["a text " * 30], str(tmp_path / kind), max_pieces=most).inputs(torch.tensor([0]))
+    assert Encoder(str(tmp_path / kind))(x).isfinite().all()
 
 
 def test_without_the_extra_one_sentence_says_what_to_install(mini: str) -> None:

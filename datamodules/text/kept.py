@@ -26,7 +26,7 @@ from datamodules.text.tokens import Pieces
 from networks.transformer.encoder import pooled
 from networks.transformer.kept import Kept
 from networks.transformer.split import LowerLayers
-from networks.transformer.weights import checksum, config_of, pretrained
+from networks.transformer.weights import check_pooler, checksum, config_of, pretrained
 
 AT_ONCE = 2048  # pieces of a batch, padding included
 FORMAT = 1  # of the files
@@ -48,6 +48,8 @@ def keep(pieces: Pieces, encoder: str, num_layers: int, *, folder: Path, pooling
         raise DataMismatch(
             f"States are pooled above all layers: set --data.kept_layers {depth}, not {num_layers}."
         )
+    if pooling == "pooler":
+        check_pooler(encoder)
     offsets = torch.arange(len(pieces) + 1) if pooling else pieces.offsets
     shape = (int(offsets[-1]), size)
     path = folder / "kept" / f"{_name(pieces, encoder, num_layers, pooling)}.npy"
@@ -60,7 +62,7 @@ def keep(pieces: Pieces, encoder: str, num_layers: int, *, folder: Path, pooling
                 )
                 _write(path, shape, _batches(pieces, encoder, num_layers, pooling), offsets)
     states = torch.from_numpy(_mapped(path))
-    return Kept(states, offsets, torch.arange(len(pieces)), num_layers, pooling)
+    return Kept(states, offsets, torch.arange(len(pieces)), num_layers, pooling, encoder=encoder)
 
 
 def _name(pieces: Pieces, encoder: str, num_layers: int, pooling: str | None) -> str:
@@ -144,7 +146,7 @@ def _batches(
             ids, attention = (part.to(device) for part in pieces.padded(texts))
             states = layers(ids, attention)
             if pooling:
-                states = pooled(states, attention, pooling, pretrained(encoder)).unsqueeze(1)
+                states = pooled(states.cpu(), attention.cpu(), pooling, pretrained(encoder)).unsqueeze(1)
             half = states.to("cpu", torch.float16)
             if not half.isfinite().all():
                 raise DataMismatch(

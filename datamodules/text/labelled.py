@@ -148,6 +148,8 @@ class MultiLabelTexts(DeviceData):
         """Read and split the texts, drop those without a label, and give them to the encoder's tokenizer."""
         texts, y, rows = self.read()
         rows = {part: index[y[index].any(1)] for part, index in rows.items()}
+        if empty := [part for part, index in rows.items() if not len(index)]:
+            raise DataMismatch(f"No text with a label is left for {empty[0]}: give more, or another split.")
         pieces = pieces_of(texts, self.encoder, max_pieces=self.max_pieces)
         kept = None
         if self.kept_layers:

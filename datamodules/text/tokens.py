@@ -20,6 +20,7 @@ from networks.transformer.kept import Kept
 from networks.transformer.weights import config_of, tokenizer_of
 
 NO_WORD = -1  # of a special piece
+FROM_PADDING = ("roberta", "xlm-roberta", "camembert", "mpnet", "longformer")  # their positions start there
 
 
 @dataclass(frozen=True)
@@ -27,12 +28,13 @@ class Pieces:
     """The word pieces of U distinct texts, one text after the other: text i from `offsets[i]` on.
 
     `word` is the number of the word that each piece belongs to, NO_WORD for special pieces; None where texts
-    were not given as words.
+    were not given as words. `encoder` is whose pieces they are.
     """
 
     ids: Int[Tensor, " M"]
     offsets: Int[Tensor, " U_plus_1"]
     word: Int[Tensor, " M"] | None = None
+    encoder: str = ""
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -54,7 +56,7 @@ class Pieces:
             return replace(kept, texts=texts, segments=segments, words=words, mask=mask)
         ids, attention = self.padded(texts)
         segments = torch.zeros_like(ids) if segments is None else segments
-        return WordPieces(ids, attention, segments, words, mask)
+        return WordPieces(ids, attention, segments, words, mask, self.encoder)
 
     def padded(self, texts: Int[Tensor, " N"]) -> tuple[Int[Tensor, "N P"], Bool[Tensor, "N P"]]:
         """The ids of the pieces of these texts, 0 where padded, and which are real."""
@@ -110,6 +112,8 @@ def pieces_of(
     """
     tokenizer, config = tokenizer_of(encoder), config_of(encoder)
     most = getattr(config, "max_position_embeddings", max_pieces)
+    if getattr(config, "model_type", "") in FROM_PADDING:
+        most -= config.pad_token_id + 1
     if not 2 < max_pieces <= most:
         raise DataMismatch(
             f"max_pieces is {max_pieces}: {encoder} reads 3 to {most} pieces. Set --data.max_pieces."
@@ -135,7 +139,7 @@ def pieces_of(
             f"{cut / len(encodings):.1%} of {len(encodings):,} texts are cut to {max_pieces} pieces."
         )
     lengths = torch.tensor([len(one.ids) for one in encodings], dtype=torch.long)
-    return Pieces(ids, F.pad(lengths.cumsum(0), (1, 0)), word)
+    return Pieces(ids, F.pad(lengths.cumsum(0), (1, 0)), word, encoder)
 
 
 def _of_words(sentences: list[list[str]], tokenizer: Any, options: dict[str, Any]) -> list[Any]:  # noqa: ANN401

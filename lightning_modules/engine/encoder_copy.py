@@ -48,7 +48,8 @@ class StopGradientCopy(Callback):
 
     @torch.no_grad()
     def _copy(self) -> None:
-        torch._foreach_copy_(*self.weights)
+        if self.weights[0]:  # frozen encoders have none
+            torch._foreach_copy_(*self.weights)
 
     def _pairs(self, module: LightningModule) -> list[tuple[Encoder, Encoder]]:
         """The encoders of both parts."""

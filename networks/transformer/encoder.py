@@ -15,7 +15,7 @@ from networks.inputs import WordPieces
 from networks.transformer.adapters import adapted, save_trained_only
 from networks.transformer.kept import Kept
 from networks.transformer.split import LowerLayers, check_depth, upper_layers, without_pooler
-from networks.transformer.weights import EncoderUnusable, config_of, pretrained
+from networks.transformer.weights import EncoderUnusable, check_pooler, check_same, config_of, pretrained
 
 Trained = Literal["full", "top_layers", "adapters", "frozen"]
 Pooling = Literal["first", "mean", "pooler", "words"]
@@ -69,23 +69,25 @@ class Encoder(Features):
         self.num_kept = _num_kept(encoder, config.num_hidden_layers, trained, num_top)
         self.types = marks and trained in ("full", "adapters")
         self.mark: nn.Parameter | None = None
-        if pooling == "pooler" and getattr(pretrained(encoder), "pooler", None) is None:
-            raise EncoderUnusable(f"{encoder} has no pooler. Set pooling: first, or mean.")
+        if pooling == "pooler":
+            check_pooler(encoder)
         if marks and trained == "frozen":
             raise EncoderUnusable("marks is true, and a frozen encoder learns none. Set trained: top_layers.")
         if self.types and getattr(config, "type_vocab_size", 0) < 2:
             raise EncoderUnusable(f"{encoder} has no token types for marks. Set trained: top_layers.")
-        self.lower = LowerLayers(encoder, self.num_kept) if self.num_kept else None
+        below = trained in ("top_layers", "frozen")
+        self.lower = LowerLayers(encoder, self.num_kept) if below else None
         self.layers: Any = self._trained_part()
         if marks and not self.types:
             self.mark = nn.Parameter(_mark(encoder))
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: WordPieces | Kept) -> Float[Tensor, "B *T H"]:
+        check_same(x.encoder, self.encoder)
         if isinstance(x, Kept):
             self._check(x)
             if x.pooling:
-                return self.dropout(x.padded.squeeze(1))
+                return self.dropout(x.padded.squeeze(1).to(self._dtype()))
         return self.dropout(self._pooled(self._states(x), x))
 
     def _trained_part(self) -> nn.Module:
@@ -111,12 +113,17 @@ class Encoder(Features):
         else:
             assert self.lower is not None
             states = self.lower(x.ids, x.attention)
+        states = states.to(self._dtype())
         if self.trained == "frozen":
             return states
         if self.mark is not None:
             assert x.segments is not None, "marks are the segments of the input"
             states = states + self.mark[x.segments]
         return self.layers(inputs_embeds=states, attention_mask=x.attention).last_hidden_state
+
+    def _dtype(self) -> torch.dtype:
+        """The float type of what trains, or of new tensors where nothing does."""
+        return next((p.dtype for p in self.parameters()), torch.get_default_dtype())
 
     def _pooled(self, states: Tensor, x: WordPieces | Kept) -> Tensor:
         if self.pooling == "words":
@@ -168,5 +175,8 @@ def _mark(encoder: str) -> Float[Tensor, "2 H"]:
     start = torch.zeros(2, model.config.hidden_size)
     types = getattr(model.embeddings, "token_type_embeddings", None)
     if types is not None and len(types.weight) > 1:
-        start.copy_(types.weight[:2] - types.weight[0])
+        difference = types.weight[:2] - types.weight[0]
+        if (wider := getattr(model, "embeddings_project", None)) is not None:  # ELECTRA
+            difference = difference @ wider.weight.T
+        start.copy_(difference)
     return start

@@ -7,11 +7,13 @@ T words, H features.
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
+from weakref import ref
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from networks.inputs import NamedInputs, lengths_of
 
@@ -27,7 +29,7 @@ class Kept(NamedInputs):
     GPU if they fit there; otherwise those of each batch are moved. Indices stay on the CPU.
 
     `num_layers` is how many layers were computed. With `pooling` a text has one state, pooled that way.
-    `segments`, `words` and `mask` are as in WordPieces.
+    `segments`, `words`, `mask` and `encoder` are as in WordPieces.
     """
 
     states: Float[Tensor, "M H"]
@@ -38,6 +40,7 @@ class Kept(NamedInputs):
     segments: Int[Tensor, "N P"] | None = None
     words: Int[Tensor, "N T"] | None = None
     mask: Bool[Tensor, "N T"] | None = None
+    encoder: str = ""
     target: torch.device = torch.device("cpu")  # noqa: RUF009  (a device cannot be changed)
 
     def __len__(self) -> int:
@@ -54,10 +57,7 @@ class Kept(NamedInputs):
             name: None if value is None else value.to(device, non_blocking=non_blocking)
             for name, value in (("segments", self.segments), ("words", self.words), ("mask", self.mask))
         }
-        states = (
-            self.states.to(device, non_blocking=non_blocking) if _fits(self.states, device) else self.states
-        )
-        return replace(self, states=states, target=device, **there)
+        return replace(self, states=_there(self.states, device, non_blocking), target=device, **there)
 
     @cached_property
     def lengths(self) -> Int[Tensor, " N"]:
@@ -99,6 +99,19 @@ class Kept(NamedInputs):
     def _num_words(self) -> Tensor:
         assert self.mask is not None
         return lengths_of(self.mask)
+
+
+MOVED = WeakTensorKeyDictionary()  # states -> device -> a weak reference to their copy there
+
+
+def _there(states: Tensor, device: torch.device, non_blocking: bool) -> Tensor:
+    """The states on a device if they fit; the parts of the data share them, and their copy."""
+    copies = MOVED.setdefault(states, {})
+    known = copies[device]() if device in copies else None
+    if known is None and _fits(states, device):
+        known = states.to(device, non_blocking=non_blocking)
+        copies[device] = ref(known)
+    return states if known is None else known
 
 
 def _fits(states: Tensor, device: torch.device) -> bool:

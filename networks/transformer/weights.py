@@ -35,6 +35,15 @@ def place_of(encoder: str) -> str:
     return next((str(place / name) for place in places if name and (place / name).is_dir()), encoder)
 
 
+def check_same(data: str, network: str) -> None:
+    """Raise an error if the data were made for another encoder than the network's; "" is not known."""
+    if data and data != network and Path(place_of(data)).resolve() != Path(place_of(network)).resolve():
+        raise EncoderUnusable(
+            f"The data have word pieces or states of {data}, the network reads {network}. "
+            "Set --data.encoder and the network's encoder alike."
+        )
+
+
 def library() -> Any:  # noqa: ANN401  (a module)
     """The module `transformers`.
 
@@ -55,14 +64,28 @@ def library() -> Any:  # noqa: ANN401  (a module)
 def pretrained(encoder: str) -> Any:  # noqa: ANN401  (a PreTrainedModel)
     """The encoder in evaluation mode, frozen. All callers get the same object: copy it to train.
 
+    A pooler that the weights lack is left out.
+
     Raises:
-        EncoderUnusable: it cannot be reached, or a file is missing or damaged.
+        EncoderUnusable: it cannot be reached, or a file is missing or damaged, or the weights lack a layer.
     """
-    auto = library().AutoModel
-    model = _read(
-        encoder, auto, use_safetensors=True, weights_only=True, trust_remote_code=False, dtype="float32"
-    )
+    safe = {"use_safetensors": True, "weights_only": True, "trust_remote_code": False}
+    model, info = _read(encoder, library().AutoModel, **safe, dtype="float32", output_loading_info=True)
+    lost = sorted(info["missing_keys"])  # the library would draw them at random
+    if any(name.startswith("pooler.") for name in lost):
+        model.pooler = None
+    if lost := [name for name in lost if not name.startswith("pooler.")]:
+        raise EncoderUnusable(
+            f"The weights in {place_of(encoder)} have no {lost[0]}, which its config.json asks for, and lack "
+            f"{len(lost)} tensors in all. Take both from one release. {ADVICE}"
+        )
     return model.eval().requires_grad_(False)
+
+
+def check_pooler(encoder: str) -> None:
+    """Raise an error if the encoder has no pretrained pooler."""
+    if getattr(pretrained(encoder), "pooler", None) is None:
+        raise EncoderUnusable(f"{encoder} has no pooler. Set pooling: first, or mean.")
 
 
 def config_of(encoder: str) -> Any:  # noqa: ANN401  (a PreTrainedConfig)
