@@ -166,7 +166,7 @@ def ranking(true_score: Rows, noise_score: GuessRows) -> Rows:
 
 @dataclass(frozen=True)
 class Ranked(Objective):
-    """The truth is ranked among guesses. The loss sums over the batch, or takes the mean with `reduction: mean`.
+    """The truth is ranked among guesses. The loss sums over the batch; with `reduction: mean` it is the mean.
 
     The released code sums for label sets and texts. On horses, where gradients are clipped, NCE has the mean.
     """
