@@ -66,7 +66,8 @@ class Batches:
     process.
 
     Raises:
-        DataMismatch: `pool` is below 1, or above 1 without lengths and a seed.
+        DataMismatch: `pool` is below 1, or above 1 without lengths and a seed; some answers are hidden
+            (`observed`) and there are several processes.
     """
 
     batch_sampler = None  # Lightning asks for one wherever there is a sampler
@@ -94,6 +95,11 @@ class Batches:
         if pool < 1 or (pool > 1 and (self.sizes is None or seed is None)):
             raise DataMismatch(
                 f"pool is {pool}: take 1, or more for sentences (a mask) in random order (a seed)."
+            )
+        if world_size > 1 and observed is not None:
+            raise DataMismatch(
+                f"some answers are hidden, and {world_size} processes do not weigh the others alike: their "
+                "means are over different numbers. Train on one: --trainer.devices 1."
             )
         self.batch_size, self.seed = batch_size, seed
         self.rank, self.world_size = rank, world_size

@@ -266,3 +266,10 @@ def test_a_batch_of_sequences_is_as_long_as_its_longest() -> None:
         3,
         3,
     )  # an input that is no sequence stays whole
+
+
+def test_hidden_answers_are_refused_on_several_processes() -> None:
+    split = {"batch_size": 2, "seed": 0, "observed": torch.tensor([True, False, True, True])}
+    with pytest.raises(DataMismatch, match=r"2 processes do not weigh the others alike.*--trainer.devices 1"):
+        Batches(torch.zeros(4, 3), torch.zeros(4, 2), world_size=2, **split)
+    assert len(Batches(torch.zeros(4, 3), torch.zeros(4, 2), **split)) == 2

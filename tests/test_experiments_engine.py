@@ -123,16 +123,22 @@ def test_two_processes_on_one_table_share_the_work_and_corrupt_nothing(world: Wo
         assert epochs == [str(e) for e in range(len(epochs))]
 
 
-@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
+STOPS: list[tuple[signal.Signals, list[str], str]] = [
+    (signal.SIGINT, [], "the same command resumes"),
+    (signal.SIGTERM, ["--fresh"], "the same command trains all of them again"),
+]
+
+
+@pytest.mark.parametrize(("sign", "options", "says"), STOPS)
 def test_a_stop_is_clean_says_how_to_go_on_and_keeps_what_is_finished(
-    world: World, sign: signal.Signals
+    world: World, sign: signal.Signals, options: list[str], says: str
 ) -> None:
     world.table(plain={}, slow={"set": SLOW | {"trainer.max_epochs": 200}})
-    launcher = world.start("toy", "--seeds", "0", "--jobs", "1")
+    launcher = world.start("toy", "--seeds", "0", "--jobs", "1", *options)
     until(lambda: world.records() and world.progress("slow").get("epoch", 0) >= 2)
     launcher.send_signal(sign)
     code, said = finish(launcher)
-    assert code == 130 and "the same command resumes" in said and "Traceback" not in said
+    assert code == 130 and says in " ".join(said.split()) and "Traceback" not in said
     assert [r["row"] for r in world.records()] == ["plain"]
     assert (world.run_of("slow") / "checkpoints/last.ckpt").exists() and not is_held(world.run_of("slow"))
 

@@ -66,6 +66,27 @@ def test_seeds_that_would_decide_are_the_fewest_whose_interval_would() -> None:
     assert estimate.seeds(0.0, 0.05) == 101  # more than anybody would run
 
 
+def test_a_level_is_decided_by_its_own_interval_however_many_verdicts_there_are() -> None:
+    estimate = paired_estimate([(1.0, {0: 0.1, 1: 0.9, 2: -0.7})], [0, 1, 2], 0.0)  # 0.1, deviation 0.8
+    assert estimate.seeds(1.0, 0.05) == 6  # t(5) = 2.571: 0.1 + 2.571 x 0.8 / sqrt(6) = 0.94 < 1
+    assert estimate.seeds(1.0, 0.001) == 6
+    ahead = paired_estimate(
+        [(1.0, {0: 1.1, 1: 1.9, 2: 0.3})], [0, 1, 2], 0.0
+    )  # soon above 0, among many later
+    assert ahead.seeds(1.2, 0.05) == 5  # t(4) = 2.776: 2.776 x 0.8 / sqrt(5) = 0.99 < 1.1
+    assert ahead.seeds(1.2, 0.001) == 12  # t(11) = 4.437: 4.437 x 0.8 / sqrt(12) = 1.02 < 1.1
+
+
+def test_a_printed_spread_of_an_unknown_number_of_runs_decides_nothing() -> None:
+    for count, state in ((1, "undecided"), (8, "holds")):
+        cells = {
+            ("a", "c"): cell("a", {0: 20.0, 1: 20.1, 2: 19.9}),
+            ("b", "c"): Cell("b", "c", None, Sample(10.0, 0.5, count), 0),
+        }
+        (found,) = controlled(judge(read_claim({"holds": "a > b"}, {"a", "b"}, ["c"]), cells, POINTS))
+        assert found.state == state
+
+
 def test_rows_that_share_no_seeds_are_compared_by_welch() -> None:
     found = verdict("a > b", a={0: 12.0, 1: 13.0, 2: 14.0}, b={3: 10.0, 4: 10.5, 5: 9.5})
     assert found.part is not None and not found.part.estimate.paired

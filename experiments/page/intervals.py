@@ -61,13 +61,16 @@ class Estimate:
         return two_sided(self.mean, self.error, self.freedom)
 
     def seeds(self, room: float, alpha: float) -> int | None:
-        """The seeds that would decide, if mean and spread stay: above or below 0, or level within `room`."""
+        """The seeds that would decide, if mean and spread stay: above or below 0, or level within `room`.
+
+        `alpha` is that of many verdicts together, which a level need not pass: see `verdicts.controlled`.
+        """
         if self.error is None:
             return None
         found = abs(self.mean)
         for count in range(self.count + 1, MOST + 1):
-            half = self.half(alpha, count)
-            if found > half or found + half <= room:
+            half = self.half(ALPHA, count)
+            if found > self.half(alpha, count) or found <= half <= room - found:
                 return count
         return MOST + 1
 

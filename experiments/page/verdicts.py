@@ -169,6 +169,9 @@ def _estimate(terms: Sequence[tuple[float, Cell]], constant: float) -> Estimate 
         return paired_estimate(own, shared, constant + printed)
     if not all(len(cell.values) > 1 for cell in runs):
         return None
+    cited = [cell.paper for _, cell in terms if not cell.planned and cell.paper]
+    if any(paper.std is not None and paper.count < 2 for paper in cited):
+        return None  # a spread of an unknown number of runs
     samples = [(factor, cell.over(None)) for factor, cell in terms]
     return welch_estimate([(factor, sample) for factor, sample in samples if sample], constant)
 

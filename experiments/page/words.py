@@ -251,10 +251,11 @@ def effort(summary: Summary) -> str:
     """How many runs, their time, their processors."""
     if not summary.records:
         return "No run has finished yet."
-    hours = sum(float(r.get("seconds") or 0) for r in summary.records) / 3600
+    records = [*{record["id"]: record for record in summary.records}.values()]  # cells may share a run
+    hours = sum(float(r.get("seconds") or 0) for r in records) / 3600
     spent = f"{hours:.1f} hours" if hours >= 1 else f"{60 * hours:.0f} minutes"
-    torches = sorted({r.get("versions", {}).get("torch", "?") for r in summary.records})
+    torches = sorted({r.get("versions", {}).get("torch", "?") for r in records})
     return (
-        f"{len(summary.records)} runs, {spent} of training on {starts.processors_of(summary.records)}; "
-        f"torch {', '.join(torches)}; commits {starts.commits_of(summary.records)} (+: with changes)."
+        f"{len(records)} runs, {spent} of training on {starts.processors_of(records)}; "
+        f"torch {', '.join(torches)}; commits {starts.commits_of(records)} (+: with changes)."
     )

@@ -78,7 +78,7 @@ class LiveBoard(PlainBoard):
         for state in running.values():
             table.add_row(*self._cells(state))
         line = "   ".join(f"{number} {name}" for name, number in counts.items())
-        self.live.update(Group(table, Text(f"{line}   Ctrl-C stops; the same command resumes", style="dim")))
+        self.live.update(Group(table, Text(f"{line}   Ctrl-C stops", style="dim")))
 
     def _cells(self, state: dict[str, Any]) -> list[str]:
         epoch, most = state.get("epoch"), state.get("max_epochs")

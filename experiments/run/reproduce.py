@@ -100,9 +100,12 @@ def work(plan: Plan, selection: Selection, console: Console) -> Launch | None:
         with showing:
             launch.work()
     except KeyboardInterrupt:
-        console.print(
-            "\nStopped. Finished runs are kept; the same command resumes the others from their last epoch."
+        after = (
+            "with FRESH=1 the same command trains all of them again: leave out the rows that are done."
+            if selection.fresh
+            else "the same command resumes the others from their last epoch."
         )
+        console.print(f"\nStopped. Finished runs are kept; {after}")
         return None
     return launch
 

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from datamodules.batches import Batch
 from inference.exact import lowest
+from lightning_modules.engine.processes import mean_over_processes
 from lightning_modules.metrics.energy import EnergyCallback
 
 MEASURES = ("agreement", "excess", "relaxed_excess", "alignment", "confidence")
@@ -66,5 +67,6 @@ class Following(EnergyCallback):
         self.begin(pl_module)
         for batch in trainer.datamodule.train_dataloader():  # type: ignore[attr-defined]
             self.add(pl_module, batch)
+        (self.sums,) = mean_over_processes([self.sums])  # each has a part of the training examples
         found = self.found("test")
         pl_module.log_dict({name.replace("follow", "follow_train"): value for name, value in found.items()})
