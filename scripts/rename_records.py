@@ -3,18 +3,19 @@
 python -m scripts.rename_records [--results results] [--runs runs]
 
 A run's id hashes its config, so renaming a class changes the ids of its runs. This script applies the renames
-in STEPS to the configs of records and run folders, updates the ids, and updates configs that name another
-run. Before anything is written, two things are checked for each record: its id hashes its config, and the new
-config with the old names restored is the old one. Records that are up to date do not change. So the script
-may run again, for example on records from an older clone.
+in STEPS to the configs of records and run folders, updates the ids, and updates configs and sweeps that name
+another run. Before anything is written, two things are checked for each record: its id hashes its config, and
+the new config with the old names restored is the old one. Records that are up to date do not change. So the
+script may run again, for example on records from an older clone.
 """
 
 import argparse
 import json
 import re
+import sqlite3
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -240,6 +241,9 @@ def rename(results: Path, runs: Path, console: Console) -> None:
         for folder in folders:
             if folder.rename(known):
                 console.print(f"{folder.folder}: updated", highlight=False)
+        for path in sorted(runs.glob("sweeps/*/study.sqlite")):
+            if _rename_in_study(path, known):
+                console.print(f"{path}: updated", highlight=False)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -281,6 +285,22 @@ def _rename_in_checkpoint(path: Path, known: dict[str, Ids]) -> None:
         content["hyper_parameters"] = stages(content["hyper_parameters"], known)[-1]
         with store.replacing(path) as part:
             torch.save(content, part)
+
+
+def _rename_in_study(path: Path, known: dict[str, Ids]) -> bool:
+    """Rename the runs of a sweep's trials; return whether any changed.
+
+    Raises:
+        UserError: the file is damaged.
+    """
+    try:
+        with closing(sqlite3.connect(path)) as study, study:
+            runs = {run for (run,) in study.execute("SELECT run_id FROM trial") if run in known}
+            changed = [(known[run][-1], run) for run in runs if known[run][-1] != run]
+            study.executemany("UPDATE trial SET run_id = ? WHERE run_id = ?", changed)
+    except sqlite3.DatabaseError as error:
+        raise UserError(f"{path} is damaged ({error}). All else is updated. Remove its folder.") from None
+    return bool(changed)
 
 
 def _json(line: str) -> Tree:

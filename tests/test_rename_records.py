@@ -3,6 +3,8 @@
 import json
 import re
 import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -203,6 +205,21 @@ def test_run_folders_are_renamed_with_all_that_names_their_ids(folders: tuple[Pa
         written = yaml.safe_load((run / "config.yaml").read_text())
         assert content["hyper_parameters"] == written["model"]["init_args"]
     assert call(folder) == 0
+
+
+def test_the_trials_of_a_sweep_follow_their_runs(folders: tuple[Path, dict[str, str]]) -> None:
+    folder, ids = folders
+    path = folder / "runs" / "sweeps" / "toy" / "study.sqlite"
+    path.parent.mkdir(parents=True)
+    with closing(sqlite3.connect(path)) as study, study:
+        study.execute("CREATE TABLE trial (number INTEGER PRIMARY KEY, run_id TEXT)")
+        study.executemany("INSERT INTO trial (run_id) VALUES (?)", [(old,) for old in ids.values()])
+        study.execute("INSERT INTO trial (run_id) VALUES (NULL)")
+    assert call(folder) == 0
+    with closing(sqlite3.connect(path)) as study:
+        assert [run for (run,) in study.execute("SELECT run_id FROM trial")] == [*ids, None]
+    path.write_bytes(b"SQLite format 3" + b"?" * 200)
+    assert call(folder) == 2
 
 
 def test_an_unfinished_run_is_renamed_by_its_config(folders: tuple[Path, dict[str, str]]) -> None:
