@@ -26,7 +26,6 @@ import math
 import warnings
 from collections.abc import Callable
 from functools import partial
-from statistics import median
 
 import torch
 from rich.console import Console
@@ -36,7 +35,7 @@ from torch import Tensor
 from energies.potentials import ChainPotentials
 from inference import chain
 from scripts.peers.chain import PEERS, Contender, Task
-from scripts.peers.timing import ROUNDS, side_by_side
+from scripts.peers.timing import by_events, side_by_side
 
 SHAPES = {  # B, T, S, real positions
     "ocr": (64, 14, 26, 524),
@@ -128,22 +127,6 @@ def contenders(t: Task, device: str) -> tuple[dict[str, Contender], dict[str, fl
             taking.pop(name, None)
             missing[name] = f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
     return taking, errors, missing
-
-
-def by_events(calls: Calls, repeats: int) -> dict[str, float]:
-    """Median microseconds a call on the GPU, per contender."""
-    spent: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(ROUNDS):
-        for name, call in calls.items():
-            call()
-            began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            began.record()
-            for _ in range(repeats):
-                call()
-            ended.record()
-            torch.cuda.synchronize()
-            spent[name].append(began.elapsed_time(ended) / repeats * 1e3)
-    return {name: median(times) for name, times in spent.items()}
 
 
 def captured(call: Callable[[], object]) -> Callable[[], object]:

@@ -1,8 +1,9 @@
 """The mode of a Gaussian field, and its gradient, against the packages that people use.
 
-    python -m scripts.benchmarks.gaussian
+    python -m scripts.benchmarks.gaussian [--device cuda]
 
-Parity first: all solutions agree with float64. One example, two labels, one thread, CPU time. A mode takes
+Parity first: all solutions agree with float64. One example, two labels; one thread in CPU time, or a GPU by
+events. A mode takes
 two systems, (lambda I + K) x = mean and (lambda I - K) x = difference of the labels' scores. The low-rank
 solve of linear_operator has no minus sign: it solves the first system twice, and is compared on that. K has
 eigenvalues from 0.9 lambda down to a hundredth of that. Then follow the cost by N and D, the steps of
@@ -12,8 +13,9 @@ conjugate gradient, and what a solver keeps for the gradient. linear_operator is
     PYTHONPATH=peers python -m scripts.benchmarks.gaussian
 """
 
+import argparse
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from importlib import import_module
 
@@ -26,7 +28,7 @@ from torch import Tensor
 from energies.gaussian import GaussianPotentials
 from inference import gaussian
 from inference.gaussian.solve import ConjugateGradient
-from scripts.peers.timing import show, side_by_side
+from scripts.peers.timing import by_events, show, side_by_side
 
 SIZES = [(32, 64), (32, 128), (128, 64), (128, 128)]  # side of a square picture, features
 SIDES, FEATURES = (32, 64, 128), (16, 64, 128, 256, 512)
@@ -37,7 +39,7 @@ LOW_RANK = "linear_operator, low rank"
 Contenders = dict[str, Callable[[], Tensor]]
 
 
-def field(side: int, features: int, dtype: torch.dtype = torch.float32) -> GaussianPotentials:
+def field(side: int, features: int, device: str) -> GaussianPotentials:
     """Random scores; the embeddings are scaled to the largest eigenvalue that training allows."""
     draw = torch.Generator().manual_seed(0)
     positions = side * side
@@ -45,7 +47,7 @@ def field(side: int, features: int, dtype: torch.dtype = torch.float32) -> Gauss
     a = torch.randn(1, positions, features, generator=draw, dtype=torch.float64)
     a = a * torch.logspace(0, -1, features, dtype=torch.float64)
     p = GaussianPotentials(unary, 10 * a / math.sqrt(positions)).definite()
-    return GaussianPotentials(unary.to(dtype), p.embedding.to(dtype))
+    return GaussianPotentials(unary.to(device, torch.float32), p.embedding.to(device, torch.float32))
 
 
 def parts(p: GaussianPotentials) -> tuple[Tensor, Tensor]:
@@ -102,7 +104,7 @@ def by_scipy(p: GaussianPotentials) -> Tensor:
 def by_dense(p: GaussianPotentials) -> Tensor:
     """Cholesky factors of N x N numbers."""
     a, b = parts(p)
-    gram, ridge = a @ a.T, p.ridge * torch.eye(len(a))
+    gram, ridge = a @ a.T, p.ridge * torch.eye(len(a), device=a.device)
     halves = [
         torch.cholesky_solve(rhs.unsqueeze(-1), torch.linalg.cholesky(ridge + sign * gram))
         for rhs, sign in zip(b.unbind(-1), (1, -1), strict=True)
@@ -120,7 +122,7 @@ def contenders(p: GaussianPotentials, console: Console) -> Contenders:
         LOW_RANK: partial(by_low_rank, p),
         "linear_operator, cg": partial(by_cg, p),
     }
-    if not p.unary.requires_grad:
+    if not p.unary.requires_grad and not p.unary.is_cuda:
         makers["scipy, cg"] = partial(by_scipy, p)
     if p.unary.shape[1] <= 1024:
         makers["dense Cholesky"] = partial(by_dense, p)
@@ -145,45 +147,51 @@ def with_gradient(call: Callable[[], Tensor], leaves: list[Tensor]) -> Callable[
     return lambda: torch.autograd.grad(call().square().sum(), leaves)
 
 
-def compare(console: Console) -> None:
+def timed(calls: Mapping[str, Callable[[], object]], repeats: int, device: str) -> dict[str, float]:
+    """Microseconds a call."""
+    return side_by_side(calls, repeats) if device == "cpu" else by_events(calls, repeats)
+
+
+def compare(console: Console, device: str) -> None:
     """A column for each size, with and without the gradient."""
     for title in ("the mode", "the mode and its gradient in U and A"):
         times = {}
         for side, features in SIZES:
-            p = field(side, features)
+            p = field(side, features, device)
             if "gradient" in title:
                 p = GaussianPotentials(p.unary.requires_grad_(), p.embedding.requires_grad_())
                 leaves = [p.unary, p.embedding]
                 calls = {name: with_gradient(call, leaves) for name, call in contenders(p, console).items()}
             else:
                 calls = dict(contenders(p, console))
-            times[f"{side}x{side} D={features}"] = side_by_side(calls, repeats=20 if side == 32 else 3)
+            times[f"{side}x{side} D={features}"] = timed(calls, 20 if side == 32 else 3, device)
         names = list(next(iter(times.values())))
         padded = {size: {name: t.get(name, math.nan) for name in names} for size, t in times.items()}
         show(title, padded, "woodbury")
 
 
-def by_size() -> None:
+def by_size(device: str) -> None:
     """Both paths by N and D, with the steps of conjugate gradient."""
     for side in SIDES:
         rows = {}
         for features in FEATURES:
-            p = field(side, features)
+            p = field(side, features, device)
             calls = {path: partial(gaussian.mode, p, path) for path in ("woodbury", "cg")}
             solver = ConjugateGradient(p.embedding, p.ridge, 2, tolerance=TOLERANCE)
             solver(p.unary)
             kept = 4 * (p.embedding.numel() + 2 * min(side * side, features) ** 2) / 2**20
-            rows[f"D={features}, {int(solver.steps.max())} steps, {kept:.1f} MiB"] = side_by_side(
-                calls, repeats=5
-            )
+            rows[f"D={features}, {int(solver.steps.max())} steps, {kept:.1f} MiB"] = timed(calls, 5, device)
         show(f"{side}x{side}", rows, "woodbury")
 
 
 def main() -> None:
     """Check, time, print."""
+    parser = argparse.ArgumentParser(description="Time the mode of a Gaussian field.")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    device = parser.parse_args().device
     torch.set_num_threads(1)
-    compare(Console())
-    by_size()
+    compare(Console(width=140), device)
+    by_size(device)
 
 
 if __name__ == "__main__":

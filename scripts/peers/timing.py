@@ -1,4 +1,4 @@
-"""Timing of several functions in turn, in several rounds: CPU time, one thread."""
+"""Timing of several functions in turn, in several rounds: CPU time, one thread; or events of a GPU."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -35,6 +35,22 @@ def side_by_side(
         name: median(first) * median(time / of_first for time, of_first in zip(times, first, strict=True))
         for name, times in spent.items()
     }
+
+
+def by_events(calls: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, float]:
+    """Median microseconds a call on the GPU, per contender."""
+    spent: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(ROUNDS):
+        for name, call in calls.items():
+            call()
+            began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            began.record()
+            for _ in range(repeats):
+                call()
+            ended.record()
+            torch.cuda.synchronize()
+            spent[name].append(began.elapsed_time(ended) / repeats * 1e3)
+    return {name: median(times) for name, times in spent.items()}
 
 
 def show(title: str, rows: dict[str, dict[str, float]], reference: str) -> None:
