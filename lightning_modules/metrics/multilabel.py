@@ -105,7 +105,7 @@ class MultiLabelScores(Metric):
 
 def f1_by_threshold(probability: Tensor, y: Tensor, thresholds: tuple[float, ...]) -> Tensor:
     """F1 of each example at each of the ascending thresholds, (B, C), from one count of its probabilities."""
-    reached = torch.bucketize(probability, probability.new_tensor(thresholds), right=True)
+    reached = torch.bucketize(probability.contiguous(), probability.new_tensor(thresholds), right=True)
     none = probability.new_zeros(len(y), len(thresholds) + 1)
     right, predicted = (
         none.scatter_add(1, reached, counted).flip(-1).cumsum(-1).flip(-1)[:, 1:]
@@ -119,7 +119,7 @@ def counts_by_threshold(
 ) -> tuple[Tensor, Tensor]:
     """How often each label is right, and predicted, at each of the ascending thresholds: both (C, L)."""
     num_labels = probability.shape[-1]
-    reached = torch.bucketize(probability, probability.new_tensor(thresholds), right=True)
+    reached = torch.bucketize(probability.contiguous(), probability.new_tensor(thresholds), right=True)
     place = (reached * num_labels + torch.arange(num_labels, device=reached.device)).flatten()
     none = probability.new_zeros((len(thresholds) + 1) * num_labels)
     right, predicted = (

@@ -83,7 +83,7 @@ def by_cg(p: GaussianPotentials) -> Tensor:
     found = []
     with settings.max_cholesky_size(0), settings.cg_tolerance(TOLERANCE), settings.max_preconditioner_size(0):
         for column, sign in enumerate((1.0, -1.0)):
-            root = operators.RootLinearOperator(a).mul(torch.tensor(sign))
+            root = operators.RootLinearOperator(a).mul(a.new_tensor(sign))
             found.append(operators.AddedDiagLinearOperator(root, diagonal).solve(b[:, column : column + 1]))
     return torch.cat(found, -1)
 
