@@ -254,7 +254,7 @@ def test_on_a_gpu_states_that_fit_move_and_others_move_with_their_batch(
     wanted = kept.rows(torch.tensor([3, 1])).padded
     for share, place in ((0.5, "cuda"), (0.0, "cpu")):
         monkeypatch.setattr("networks.transformer.kept.SHARE", share)
-        there = kept.to(cuda)
+        there = replace(kept, states=kept.states.clone()).to(cuda)  # a copy that is there is taken
         batch = there.rows(torch.tensor([3, 1]))
         assert there.states.device.type == place and batch.padded.device == batch.device == cuda
         assert torch.equal(batch.padded.cpu(), wanted)
