@@ -24,7 +24,8 @@ from inference.gaussian.solve import (
 
 Path = Literal["auto", "dense", "cg", "woodbury"]
 
-LARGEST = 256  # features up to which a solution and its gradient are faster by factors: docs/benchmarks.md
+# Features up to which a solution and its gradient are faster by factors: docs/benchmarks.md
+LARGEST = {"cpu": 256, "cuda": 512}
 
 
 def mode(p: GaussianPotentials, path: Path = "auto", *, tolerance: float = 1e-5) -> Float[Tensor, "B *N M"]:
@@ -100,7 +101,7 @@ def variances(p: GaussianPotentials) -> Float[Tensor, "B *N"]:
 def _solver(path: Path, a: Tensor, p: GaussianPotentials, tolerance: float) -> Solver:
     labels = p.unary.shape[-1]
     if path == "auto":
-        path = "woodbury" if min(a.shape[1:]) <= LARGEST else "cg"
+        path = "woodbury" if min(a.shape[1:]) <= LARGEST.get(a.device.type, 256) else "cg"
     if path == "cg":
         return ConjugateGradient(a, p.ridge, labels, tolerance=tolerance)
     if path == "woodbury":
