@@ -25,11 +25,12 @@ def versions() -> dict[str, str]:
 
 
 def source() -> dict[str, Any]:
-    """The commit, and whether files other than results differ from it."""
+    """The commit, and whether files other than results differ from it, new code and configs included."""
     commit = _git("rev-parse", "HEAD")
-    status = ("status", "--porcelain", "--untracked-files=no", "--", ".", ":!results")
-    changes = _git(*status) if commit else None
-    return {"commit": commit, "dirty": None if changes is None else bool(changes)}
+    changed = ("status", "--porcelain", "--untracked-files=no", "--", ".", ":!results")
+    added = ("ls-files", "--others", "--exclude-standard", "--", "*.py", "conf")
+    found = [_git(*command) for command in (changed, added)] if commit else [None]
+    return {"commit": commit, "dirty": None if None in found else any(found)}
 
 
 def device(name: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from experiments import fields as f
 from experiments.errors import StoreError
@@ -114,6 +114,11 @@ def run_dir(run_id: str) -> Path:
 def checkpoint(run_id: str) -> Path:
     """The checkpoint a run chose on validation."""
     return run_dir(run_id) / "checkpoints" / "best.ckpt"
+
+
+def has_finished(run_id: str) -> bool:
+    """Whether a run has left its record, which comes last, and its checkpoint."""
+    return read_record(run_id) is not None and is_whole(checkpoint(run_id))
 
 
 def is_whole(checkpoint: Path) -> bool:
@@ -284,6 +289,10 @@ def replacing(path: Path) -> Iterator[Path]:
         part.replace(path)
     except OSError as error:
         raise StoreError(explain(error, path)) from error
+    except RuntimeError as error:  # torch.save closes its archive, which fails too where the disk is full
+        if not isinstance(error.__context__, OSError):
+            raise
+        raise StoreError(explain(error.__context__, path)) from error
     finally:
         part.unlink(missing_ok=True)
 
@@ -309,21 +318,23 @@ def explain(error: OSError, path: Path) -> str:
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Hold a lock file, waiting for it."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.open("a")
-    except OSError as error:
-        raise StoreError(explain(error, path)) from error
-    with file:
+    with _opened(path) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+def _opened(path: Path) -> TextIO:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path.open("a")
+    except OSError as error:
+        raise StoreError(explain(error, path)) from error
 
 
 @contextmanager
 def hold(folder: Path) -> Iterator[bool]:
     """Lock a run for this process; False if another process has it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("a") as file:
+    with _opened(folder / "lock") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

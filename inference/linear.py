@@ -25,8 +25,9 @@ class Solution:
     """A solution x and how the solve ended: one number for each system, or one for all.
 
     `diverged`: the solver stopped early; x is its last estimate. `curvature`: a bound on the eigenvalue that
-    stopped it, see each solver; 0 if none did. `left`: the norm of the last residual over that of b. `steps`:
-    the products that each system needed, where a solver counts them.
+    stopped it, see each solver; 0 if none did. `left`: the norm of the last residual over that of b; of a
+    Neumann series, of its last term, which is the residual one term earlier. `steps`: the products that each
+    system needed, where a solver counts them.
     """
 
     x: Vector

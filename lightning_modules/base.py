@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
+import torch
 from pytorch_lightning.cli import LRSchedulerCallable, OptimizerCallable, ReduceLROnPlateau
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -139,8 +140,8 @@ class Scheme(Bookkeeping):
         if self.steps_are_plain:
             loss.backward(inputs=part.learned)
             return loss
-        with unshared(self.trainer.strategy):
-            self.manual_backward(loss, inputs=part.learned)
+        with unshared(self.trainer.strategy), torch.autocast(loss.device.type, enabled=False):
+            self.manual_backward(loss, inputs=part.learned)  # each operation in the type of its forward pass
         share_gradients(part.learned)
         return loss
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from energies.constraints import Constraints
 from energies.potentials import ChainPotentials
 from inference import chain
 from inference.chain.paths import installed
@@ -206,3 +207,23 @@ def test_tables_of_padded_steps_may_hold_anything() -> None:
                 if name in SUMS:
                     results += torch.autograd.grad(results[0].sum(), scores)
             torch.testing.assert_close(found, right)
+
+
+def test_padded_samples_of_spans_that_must_end_are_drawn() -> None:
+    rules = Constraints.for_spans(["O", "B-X", "I-X", "E-X", "S-X"], "BIOES")
+    torch.manual_seed(0)
+    mask = torch.arange(8) < torch.arange(1, 9).unsqueeze(1)
+    p = rules.on(ChainPotentials(torch.randn(8, 8, 5), torch.randn(5, 5), mask))
+    drawn = chain.sample(p, 200)
+    assert drawn[:, ~mask].eq(0).all() and all(p.score(tags).isfinite().all() for tags in drawn)
+
+
+@every_path
+def test_tags_may_be_written_over_before_the_backward_pass(path: chain.Path) -> None:
+    unary, pairwise = leaves(3, 4, 3)[:2]
+    tags = torch.ones(3, 4, dtype=torch.long)
+    loss = chain.nll(ChainPotentials(unary, pairwise), tags, path=path).sum()
+    (before,) = torch.autograd.grad(loss, unary, retain_graph=True)
+    tags.zero_()
+    (after,) = torch.autograd.grad(loss, unary)
+    assert before.equal(after)

@@ -117,6 +117,16 @@ def test_a_third_derivative_is_refused_not_wrong(path: chain.Path) -> None:
         torch.autograd.grad(second.sum(), scores[0])
 
 
+@pytest.mark.parametrize("path", FAST)
+def test_a_second_derivative_of_the_entropy_is_refused_not_left_out(path: chain.Path) -> None:
+    scores = leaves(2, 3, 2)
+    p = build(scores, None)
+    value = (chain.log_partition(p, path=path) + chain.entropy(p, path=path)).sum()
+    (first,) = torch.autograd.grad(value, scores[0], create_graph=True)
+    with pytest.raises(RuntimeError, match="second derivative of the entropy"):
+        torch.autograd.grad((first * torch.arange(4).view(2, 1, 2)).sum(), scores[0])
+
+
 def spoilt(kind: str, scores: Leaves) -> Leaves:
     """Scores with something that is hard on probabilities."""
     unary, pairwise, start, end = (x.detach().clone() for x in scores)

@@ -146,3 +146,48 @@ def test_losses_of_half_precision_are_those_of_the_same_numbers(
         assert found.dtype == torch.float32 and (found >= 0).all()
         torch.testing.assert_close(found.double(), right, rtol=1e-5, atol=2e-3)
     assert criterion.predict(p).dtype == torch.float32
+
+
+@pytest.mark.parametrize("path", ["auto", "reference", *PATHS])
+def test_autocast_changes_no_sum_and_no_gradient(path: chain.Path) -> None:
+    torch.manual_seed(0)
+    scores = [torch.randn(4, 12, 5).requires_grad_(), torch.randn(5, 5).requires_grad_()]
+    tags, along = torch.randint(5, (4, 12)), torch.randn(4, 12, 5)
+
+    def found() -> list[Tensor]:
+        p = ChainPotentials(*scores)
+        total = chain.nll(p, tags, path=path).sum() + (chain.marginals(p, path=path) * along).sum()
+        total = total + chain.entropy(p, path=path).sum()
+        return [total, *torch.autograd.grad(total, scores)]
+
+    exact = found()
+    with torch.autocast("cpu", torch.bfloat16):
+        for one, other in zip(found(), exact, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
+def test_autocast_rounds_no_mean_field() -> None:
+    torch.manual_seed(0)
+    p, y = ChainPotentials(torch.randn(4, 12, 5), torch.randn(5, 5).requires_grad_()), torch.eye(5)[[1] * 12]
+    losses = []
+    for enabled in (False, True):
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            losses.append(MeanFieldCrossEntropy().loss(p, y.expand(4, 12, 5)).sum())
+    one, other = (torch.autograd.grad(loss, p.pairwise)[0] for loss in losses)
+    torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("level", [0.0, 1e3, -1e5])
+def test_a_constant_at_every_position_rounds_no_probability(level: float) -> None:
+    torch.manual_seed(0)
+    unary, pairwise = torch.randn(2, 60, 3) + level, torch.randn(3, 3)
+    narrow, wide = ChainPotentials(unary, pairwise), ChainPotentials(unary.double(), pairwise.double())
+    pairs = chain.pairwise_marginals(narrow)
+    assert pairs.dtype == torch.float32
+    torch.testing.assert_close(pairs.double(), chain.pairwise_marginals(wide), rtol=0, atol=1e-6)
+    for path in ("reference", "auto"):
+        belief, amount = chain.marginals(narrow, path=path), chain.entropy(narrow, path=path)
+        torch.testing.assert_close(belief.double(), chain.marginals(wide), rtol=0, atol=1e-6)
+        torch.testing.assert_close(amount.double(), chain.entropy(wide), rtol=1e-5, atol=1e-5)
+    draw = [chain.sample(p, 300, torch.Generator().manual_seed(1)) for p in (narrow, wide)]
+    assert (draw[0] == draw[1]).double().mean() > 0.99

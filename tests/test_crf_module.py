@@ -119,6 +119,8 @@ def test_mistakes_are_named() -> None:
         crf(emissions, tags, mask, reduction="average")
     with pytest.raises(ValueError, match=r"call \.bool\(\) on it"):
         crf(emissions, tags, mask.byte())
+    with pytest.raises(ValueError, match=r"mask of shape \(3, 4\) does not fit emissions"):
+        crf.decode(emissions, mask.T)
 
 
 @pytest.mark.parametrize("block", [0, 1])

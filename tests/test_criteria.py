@@ -193,3 +193,11 @@ def test_a_pair_learns_by_one_criterion_and_answers_by_the_other() -> None:
             for t, s in enumerate(tags):
                 counts[t, s] += math.exp(score - log_z)
         torch.testing.assert_close(marginals, counts)
+
+
+@pytest.mark.parametrize("criterion", CRITERIA[:3], ids=name)
+def test_gold_tags_that_are_forbidden_are_named(criterion: Criterion) -> None:
+    p, y = random_chain()
+    p.unary[0, 1] = torch.where(y[0, 1] == 1, -math.inf, p.unary[0, 1])
+    with pytest.raises(ValueError, match="the gold tags of example 0 are forbidden"):
+        criterion.loss(p, y)

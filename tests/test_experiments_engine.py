@@ -309,3 +309,56 @@ def test_small_jobs_do_not_outlive_ctrl_c(signals: int, root: Path) -> None:
         begun.send_signal(signal.SIGINT)
         time.sleep(1)
     assert begun.wait(timeout=180) != 0
+
+
+def test_what_an_interrupted_run_left_is_not_taken_for_the_run_that_is_needed(world: World) -> None:
+    world.table(plain={}, taught={"needs": {"model.init_args.teacher": "plain"}})
+    world.reproduce("--seeds", "0")
+    first = {r["row"]: r["metrics"] for r in world.records()}
+    (world.run_of("plain") / "record.json").unlink()  # as while it trains once more
+    (world.run_of("taught") / "record.json").unlink()
+    lines = [line for line in Path("results/toy.jsonl").read_text().splitlines() if '"taught"' not in line]
+    Path("results/toy.jsonl").write_text("\n".join(lines) + "\n")
+    code, said = world.reproduce("--seeds", "0")
+    assert (
+        code == 0 and "start   plain" in said and said.index("done    plain") < said.index("start   taught")
+    )
+    assert {r["row"]: r["metrics"] for r in world.records()} == first
+
+
+def test_after_an_edit_cells_that_were_not_selected_are_marked_as_of_an_earlier_config(world: World) -> None:
+    world.table(plain={}, again={"set": {"model.init_args.noise": 0.2}})
+    world.reproduce("--seeds", "0")
+    world.change("data/toy.yaml", lambda tree: tree["data"]["init_args"].update(batch_size=8))
+    world.reproduce("--seeds", "0", "--rows", "plain")
+    page = Path("results/toy.md").read_text().splitlines()
+    marked = {row: next(line for line in page if line.startswith(f"| {row} ")) for row in ("plain", "again")}
+    assert "†" in marked["again"] and "†" not in marked["plain"]
+
+
+def test_a_copy_of_a_table_elsewhere_does_not_write_into_its_results(world: World) -> None:
+    world.table(plain={})
+    Path("drafts").mkdir()
+    Path("drafts/toy.yaml").write_text(Path("conf/tables/toy.yaml").read_text())
+    from scripts import reproduce
+
+    assert reproduce.main(["drafts/toy.yaml", "--seeds", "0"]) == 2 and not world.records()
+
+
+def test_a_run_that_failed_here_and_is_recorded_from_elsewhere_has_not_failed(world: World) -> None:
+    world.table(plain={})
+    world.reproduce("--seeds", "0")
+    left = world.run_of("plain")
+    (left / "record.json").unlink()
+    (left / "progress.json").write_text(json.dumps({"state": "failed", "reason": "out of memory"}))
+    world.reproduce("--seeds", "0")
+    assert "out of memory" not in Path("results/toy.md").read_text()
+
+
+def test_code_that_git_does_not_know_yet_makes_a_record_dirty(world: World) -> None:
+    toy_world.commit()
+    from experiments import record
+
+    assert record.source()["dirty"] is False
+    Path("mine.py").write_text("answer = 42\n")
+    assert record.source()["dirty"] is True

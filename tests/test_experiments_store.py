@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -145,6 +146,16 @@ def test_a_line_that_is_no_record_is_refused_and_kept_byte_by_byte(line: bytes, 
     assert re.match(rf"results/t\.jsonl, line 2 is broken: {says}", found.warnings[0])
     store.keep("t", [record("c")])
     assert path.with_name("t.jsonl.broken").read_bytes() == line + b"\n"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_a_full_disk_is_named_when_torch_saves(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="disk is full"), store.replacing(tmp_path / "last.ckpt") as part:
+        part.symlink_to("/dev/full")
+        with part.open("wb") as file:  # as checkpoints are written
+            torch.save({"weights": torch.zeros(100_000)}, file)
+    with pytest.raises(RuntimeError, match="other"), store.replacing(tmp_path / "last.ckpt"):
+        raise RuntimeError("other")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")

@@ -31,7 +31,7 @@ def trained(
     loop: type[Loop], folder: Path, *callbacks: pl.Callback, **options: Any
 ) -> tuple[Any, pl.Trainer]:
     module = loop().module()
-    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False} | options
     trainer = pl.Trainer(
         max_epochs=1,
         accelerator="cpu",
@@ -90,3 +90,16 @@ def test_a_profiler_another_precision_or_several_devices_take_lightnings_way(
         trainer.strategy.connect(NCE().module())
         seen.append(are_plain(trainer))
     assert seen == [True, False]
+
+
+@pytest.mark.parametrize("loop", [NCE, CD])
+def test_mixed_precision_trains_and_goes_back_outside_autocast(loop: type[Loop], tmp_path: Path) -> None:
+    seen = []
+
+    class Asking(pl.Callback):
+        def on_after_backward(self, *_: Any) -> None:
+            seen.append(torch.is_autocast_enabled("cpu"))
+
+    module, trainer = trained(loop, tmp_path, Asking(), precision="bf16-mixed")
+    assert trainer.precision == "bf16-mixed" and len(seen) > 0 and not any(seen)
+    assert all(p.dtype == torch.float32 and p.isfinite().all() for p in module.parameters())

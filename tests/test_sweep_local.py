@@ -315,3 +315,16 @@ def test_a_file_elsewhere_does_not_write_into_the_results_of_a_committed_sweep(w
     assert not Path("results/toy_sweep.jsonl").exists()
     assert page.handle(read_sweep("mine/other.yaml")) == "mine/other.yaml"
     assert page.handle(read_sweep("toy_sweep")) == "toy_sweep"
+
+
+def test_a_search_whose_config_files_have_changed_is_neither_continued_nor_adopted(world: World) -> None:
+    write(world)
+    assert sweep("--jobs", "2")[0] == 0
+    world.change("data/toy.yaml", lambda tree: tree["data"]["init_args"].update(batch_size=8))
+    place = Path("conf/tuned/toys/easy.yaml")
+    place.parent.mkdir(parents=True)
+    place.write_text("mine: {trainer: {max_epochs: 3}}\n")
+    for options in (["--dry-run"], ["--jobs", "2"], ["--collect", "--adopt", f"{place}:best"]):
+        code, said = sweep(*options)
+        assert code == 2 and "have changed since trial" in said and "start" not in said
+    assert "best" not in place.read_text()

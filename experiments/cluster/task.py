@@ -53,8 +53,8 @@ def _job(tree: dict[str, str]) -> Job:
 def run(task: Task) -> Outcome:
     """Execute a task in a process of its own."""
     for needed, name in task.needs.items():
-        if not store.is_whole(store.checkpoint(needed)):
-            return Outcome("failed", f"needs {name}: {store.checkpoint(needed)} is not there")
+        if not store.has_finished(needed):
+            return Outcome("failed", f"needs {name}: {store.run_dir(needed)} is not finished")
     outcome, since = _execute(task.job), time.monotonic()
     while outcome.state == "held" and time.monotonic() - since < PATIENCE:
         time.sleep(5)

@@ -80,7 +80,7 @@ def _sweep(axes: "Axes", figure: Figure, summary: Summary) -> bool:
     """
     cells = {row: summary.cells[row, figure.column] for row in (*figure.values, *figure.lines)}
     seeds = shared_seeds([cell for cell in cells.values() if cell.ours])
-    ours = {row: cell.over(seeds) for row, cell in cells.items()}
+    ours = {row: cell.of_seeds(seeds).sample for row, cell in cells.items()}
     points = [(x, ours[row]) for row, x in figure.values.items()]
     known = [(x, found.mean, found.std or 0) for x, found in sorted(points, key=lambda p: p[0]) if found]
     if not known:
@@ -103,7 +103,7 @@ def _columns(axes: "Axes", figure: Figure, summary: Summary) -> bool:
     """Mean and sample deviation of each row over the columns, each at its number."""
     drawn = False
     for index, row in enumerate(figure.rows):
-        cells = [(x, summary.cells[row, column].over(None)) for column, x in figure.columns.items()]
+        cells = [(x, summary.cells[row, column].sample) for column, x in figure.columns.items()]
         known = [(x, found.mean, found.std or 0) for x, found in sorted(cells, key=lambda c: c[0]) if found]
         if known:
             x, y, spread = zip(*known, strict=True)

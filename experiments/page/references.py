@@ -161,7 +161,7 @@ class _Evaluation(ast.NodeTransformer):
         names = self._rows(node)
         cells = {name: self.summary.cells[name, self.column] for name in names}
         seeds = shared_seeds([cell for cell in cells.values() if cell.planned])
-        samples = {name: cell.over(seeds if cell.planned else None) for name, cell in cells.items()}
+        samples = {name: cell.of_seeds(seeds).sample for name, cell in cells.items()}
         return value(node, {name: _there(sample).mean for name, sample in samples.items()})
 
     def visit_Call(self, node: ast.Call) -> ast.expr:

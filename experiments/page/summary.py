@@ -3,7 +3,7 @@
 Numbers are in printed units from here on (x100 for F1, say).
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any
@@ -98,7 +98,7 @@ def view_of(table: Table, state: Mapping[str, Any], found: store.Records) -> Sum
         _over_floors(table, starred(cells)),
         [],
         dict(state.get("missing", {})),
-        _failed(table, state.get("ids", {})),
+        _failed(table, state.get("ids", {}), {record["id"] for record in found.records}),
         found.warnings,
         [r for r in found.records if (r["row"], r["column"]) in cells],
     )
@@ -171,11 +171,16 @@ def number(record: Mapping[str, Any], name: str) -> float | None:
     return None if value is None else float(value)
 
 
-def _failed(table: Table, ids: Mapping[str, str]) -> dict[str, str]:
+def _failed(table: Table, ids: Mapping[str, str], done: Collection[str]) -> dict[str, str]:
     found = {}
     for place, run_id in ids.items():
         left = store.read_json(store.run_dir(run_id) / "progress.json") or {}
         row, _, seed = place.split("/")
-        if left.get("state") == "failed" and row in table.rows and int(seed) in table.seeds:
+        if (
+            run_id not in done
+            and left.get("state") == "failed"
+            and row in table.rows
+            and int(seed) in table.seeds
+        ):
             found[place.replace("/", " / ")] = str(left.get("reason", ""))
     return found

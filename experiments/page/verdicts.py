@@ -37,13 +37,17 @@ class Cell:
     stars: str = ""  # * and *: under which readings of its spread the paper's number differs
     below: bool = False  # below the floor of its column
 
-    def over(self, seeds: Collection[int] | None) -> Sample | None:
-        """Our sample, over the given seeds only if there are any given; the paper's if no run is planned."""
-        if not self.planned:
-            return self.paper
+    @property
+    def sample(self) -> Sample | None:
+        """Ours; the paper's if no run is planned."""
+        return self.ours if self.planned else self.paper
+
+    def of_seeds(self, seeds: Collection[int] | None) -> "Cell":
+        """The cell with the runs of these seeds only; all its runs if none are given."""
         if seeds is None or not self.values:
-            return self.ours
-        return Sample.of([self.values[seed] for seed in seeds])
+            return self
+        values = {seed: self.values[seed] for seed in seeds}
+        return replace(self, values=values, ours=Sample.of(list(values.values())))
 
     @property
     def difference(self) -> float | None:
@@ -110,18 +114,14 @@ def _judge(claim: Claim, column: str, rows: dict[str, list[Cell]], metric: Metri
     planned = [cell for cells in rows.values() for cell in cells if cell.planned]
     if not planned:  # the paper alone proves nothing here
         return Verdict(claim, column, NOT_YET, lacking=tuple(rows), paper=paper)
-    by_column = [
-        shared_seeds([cell for cell in cells if cell.planned]) for cells in zip(*rows.values(), strict=True)
-    ]
-    numbers = _numbers(
-        {r: [c.over(seeds) for c, seeds in zip(cells, by_column, strict=True)] for r, cells in rows.items()}
-    )
+    seeds = shared_seeds(planned)
+    rows = {row: [cell.of_seeds(seeds) for cell in cells] for row, cells in rows.items()}
+    numbers = _numbers({row: [cell.sample for cell in cells] for row, cells in rows.items()})
     if lacking := tuple(row for row in rows if row not in numbers):
         return Verdict(claim, column, NOT_YET, numbers, lacking, paper=paper)
     if metric.exact:
         return Verdict(claim, column, HOLDS if holds(claim, numbers) else FAILS, numbers, paper=paper)
     state, p, part = _combined(differences(claim), rows, numbers, metric)
-    seeds = by_column[0] if column else None
     return Verdict(claim, column, state, numbers, part=part, p=p, paper=paper, seeds=seeds)
 
 
@@ -172,7 +172,7 @@ def _estimate(terms: Sequence[tuple[float, Cell]], constant: float) -> Estimate 
     cited = [cell.paper for _, cell in terms if not cell.planned and cell.paper]
     if any(paper.std is not None and paper.count < 2 for paper in cited):
         return None  # a spread of an unknown number of runs
-    samples = [(factor, cell.over(None)) for factor, cell in terms]
+    samples = [(factor, cell.sample) for factor, cell in terms]
     return welch_estimate([(factor, sample) for factor, sample in samples if sample], constant)
 
 

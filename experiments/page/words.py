@@ -11,10 +11,10 @@ from experiments.plan.table import Table
 
 LEGEND = (
     "mean ± sample standard deviation over seeds (runs finished/planned) [ours - paper]; below it the "
-    "paper's number. **: differs from the paper (Welch, two-sided, with a false-discovery rate of 5 % over the "
-    "page), whether its spread is the standard deviation of its runs or the standard error of their mean. *: "
-    "under one of these readings. With fewer than three runs, or where the paper has no spread, there is no "
-    "star. †: made with an earlier config."
+    "paper's number. **: differs from the paper (Welch, two-sided, with a false-discovery rate of 5 % over "
+    "the page), whether its spread is the standard deviation of its runs or the standard error of their "
+    "mean. *: under one of these readings. With fewer than three runs, or where the paper has no spread, "
+    "there is no star. †: made with an earlier config."
 )
 GRIDLESS = (
     "The threshold is chosen on validation, from one grid of 0.01 to 0.95 for all "

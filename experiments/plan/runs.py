@@ -9,6 +9,7 @@ from experiments.errors import ConfigError
 from experiments.plan import compose, identity
 from experiments.plan.order import in_order
 from experiments.plan.table import Table
+from experiments.store import Place
 
 Missing = Callable[[dict[str, dict[str, Any]]], dict[str, str]]  # data configs by column -> reasons
 
@@ -45,8 +46,9 @@ class Plan:
 
     table: Table
     runs: list[Run]
-    ids: dict[tuple[str, str, int], str]
+    ids: dict[Place, str]
     missing: dict[str, str] = field(default_factory=dict)
+    every: dict[Place, str] = field(default_factory=dict)  # ids of the whole table, for its page
 
     def todo(self) -> list[Run]:
         """The runs that are not done and have their data."""
@@ -99,6 +101,21 @@ def make_plan(
     return plan
 
 
+def every_id(table: Table, parse: compose.Parse) -> dict[Place, str]:
+    """The run of each cell of a table, for its seeds and those recorded; without cells of a faulty config."""
+    cells = [(row, column) for row in table.rows for column in table.columns if table.has(row, column)]
+    found = compose.compose_all({cell: layers_of(table, *cell) for cell in cells}, parse)
+    configs = {cell: config for cell, config in found.items() if not isinstance(config, str)}
+
+    def sound(row: str, column: str) -> bool:
+        needed = table.rows[row].needs.values()
+        return (row, column) in configs and all(sound(other, column) for other in needed)
+
+    configs = {cell: config for cell, config in configs.items() if sound(*cell)}
+    seeds = sorted({*table.seeds, *(seed for _, _, seed in store.places(table.name))})
+    return {(*place, r.seed): r.id for r in _runs(table, configs, set(), seeds) for place in r.places}
+
+
 def _stands_by(plan: Plan, run: Run, columns: list[str]) -> bool:
     """Whether all columns of a run are substitutes for columns whose data is here."""
     others = [plan.table.columns[column].instead_of for _, column in run.places]
@@ -122,7 +139,7 @@ def _runs(
     seeds: list[int],
 ) -> list[Run]:
     by_id: dict[str, Run] = {}
-    ids: dict[tuple[str, str, int], str] = {}
+    ids: dict[Place, str] = {}
 
     def name(row: str, column: str, seed: int) -> str:
         if (row, column, seed) in ids:
@@ -155,7 +172,7 @@ def _look_up(plan: Plan, *, fresh: bool) -> None:
     while todo:
         for needed in (by_id[i] for i in todo.pop().needs.values()):
             wanted.add(needed.id)
-            if not store.is_whole(store.checkpoint(needed.id)):
+            if not store.has_finished(needed.id):
                 needed.done = False
             if not needed.done:
                 todo.append(needed)

@@ -62,6 +62,9 @@ def _load(name: str) -> YamlFile:
         raise TableError(f"{unknown} {suggest(name, sorted(p.stem for p in TABLES.glob('*.yaml')))}")
     if is_sweep(str(path)):
         raise TableError(f"{path} is a sweep, not a table:  make sweep SWEEP={path}")
+    own = TABLES / path.name
+    if is_file(own) and own.resolve() != path.resolve():
+        raise TableError(f"{path}: {own} has this name, and its results; save the file under another.")
     return read_yaml(path)
 
 

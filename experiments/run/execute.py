@@ -68,6 +68,8 @@ def execute(job: Job, answer: Connection) -> None:
     try:
         with store.hold(folder) as mine:
             answer.send(run(job, folder) if mine else Outcome("held", HELD))
+    except store.StoreError as error:
+        answer.send(Outcome("failed", str(error)))
     except OSError as error:
         answer.send(Outcome("failed", store.explain(error, folder)))
     finally:

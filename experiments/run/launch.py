@@ -122,8 +122,8 @@ class Launch:
                     return "blocked", f"needs {self.names[needed]}: {why[needed]}"
             if any(r.id == needed for r in [*self.waiting, *(s.run for s in self.slots)]):
                 return "later", ""
-            if not store.checkpoint(needed).exists():
-                return "blocked", f"needs {self.names[needed]}: {store.checkpoint(needed)} is not there"
+            if not store.has_finished(needed):
+                return "blocked", f"needs {self.names[needed]}: {store.run_dir(needed)} is not finished"
         if store.is_held(store.run_dir(run.id)):
             return "later", "another process works on it"
         return "ready", ""

@@ -15,7 +15,7 @@ from experiments.page.page import read_state, render, state_file
 from experiments.page.summary import summarise
 from experiments.plan.compose import Composed, Layers, modules
 from experiments.plan.identity import difference
-from experiments.plan.runs import Plan, Run, layers_of, make_plan
+from experiments.plan.runs import Plan, Run, every_id, layers_of, make_plan
 from experiments.plan.spec import read_table, select
 from experiments.plan.table import Table
 from experiments.run import workers
@@ -66,6 +66,8 @@ def plan_of(selection: Selection, console: Console, *, fetch: bool) -> Plan:
         missing=lambda data: workers.missing_all(server, data, fetch=fetch),
         fresh=selection.fresh,
     )
+    if fetch:
+        plan.every = every_id(table, parse)
     add_logger(plan, logger)
     return plan
 
@@ -192,7 +194,7 @@ def _replaces(record: store.Record, run: Run) -> str:
 def keep_state(plan: Plan) -> None:
     """Remember ids and missing columns for pages drawn without torch."""
     old = read_state(plan.table.name)
-    ids = old["ids"] | {f"{r}/{c}/{s}": i for (r, c, s), i in plan.ids.items()}
+    ids = old["ids"] | {f"{r}/{c}/{s}": i for (r, c, s), i in (plan.every | plan.ids).items()}
     seen = {column for _, column, _ in plan.ids}
     columns = plan.table.columns
     here = {c: "" if columns[c].unavailable else why for c, why in plan.missing.items()}

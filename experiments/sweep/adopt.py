@@ -16,7 +16,7 @@ from experiments.plan.table import TUNED
 from experiments.plan.yaml_file import read_yaml
 from experiments.sweep.file import Sweep
 from experiments.sweep.study import DONE, PRUNED, Trial
-from experiments.sweep.trials import configs_of, run_of, seed_of
+from experiments.sweep.trials import configs_of, refuse_changed, run_of, seed_of
 from experiments.sweep.winner import best_of, flow, layer_of
 
 MARK = "# From the sweep "
@@ -132,6 +132,7 @@ def _makes_the_same(sweep: Sweep, best: Trial, layer: str, parse: Parse) -> None
         raise SweepError(f"{layer} would not work, so it was not written: {found}")
     seed = {"seed_everything": seed_of(sweep, best.point)}
     one, two = (run_of(sweep, best.number, best.point | seed, made) for made in (config, found))
+    refuse_changed(sweep, best.number, best.run_id, one)
     if one.id != two.id:
         raise SweepError(
             f"{layer} would not make the run of trial {best.number}, so it was not written: write the "

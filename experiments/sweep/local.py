@@ -133,6 +133,7 @@ def check(sweep: Sweep, console: Console, *, count: int | None = None, fetch: bo
     points = grid_points(sweep)[: most(sweep, count)] if sweep.method == "grid" else covering(sweep)
     with console.status(f"composing {len(points)} points of {sweep.name}"):
         first, *_ = trials.configs_of(sweep, points, _parse(workers.cores()))
+        _refuse_changed(sweep, known)
     data = {"data": first["data"]} if "data" in first else {}
     absent = workers.missing_all(workers.server, data, fetch=fetch)
     if absent and fetch:
@@ -140,6 +141,15 @@ def check(sweep: Sweep, console: Console, *, count: int | None = None, fetch: bo
     if not absent and not any(trial.score is not None for trial in known):
         with console.status(f"asking a run of {sweep.name} which scores it logs"):
             _check_metric(sweep, trials.run_of(sweep, 0, points[0], first))
+
+
+def _refuse_changed(sweep: Sweep, known: list[Trial]) -> None:
+    for trial in [trial for trial in known if trial.state == DONE and trial.run_id][:1]:
+        point = trial.point | {trials.SEED: trials.seed_of(sweep, trial.point)}
+        (config,) = trials.configs_of(sweep, [trial.point], _parse(1))
+        trials.refuse_changed(
+            sweep, trial.number, trial.run_id, trials.run_of(sweep, trial.number, point, config)
+        )
 
 
 def _check_metric(sweep: Sweep, run: Run) -> None:

@@ -104,6 +104,20 @@ def seed_of(sweep: Sweep, point: Point) -> int:
     return seed
 
 
+def refuse_changed(sweep: Sweep, number: int, ran: str | None, today: Run) -> None:
+    """Refuse scores of runs that the sweep's files no longer make; `ran` is what trial `number` ran.
+
+    Raises:
+        SweepError: today's run of the trial is another one.
+    """
+    if ran and today.id != ran:
+        raise SweepError(
+            f"The config files of {sweep.path} have changed since trial {number} ran (run {ran}, today "
+            f"{today.id}), so scores do not compare. Undo the change, or save the sweep under another name: "
+            "runs that are the same are taken over."
+        )
+
+
 def score_of(sweep: Sweep, record: store.Record) -> float:
     """The sweep's metric in a record.
 

@@ -99,7 +99,7 @@ def pairwise_marginals(p: ChainPotentials, *, path: Path = "auto") -> Float[Tens
     pick(p, path)
     examples, length, size = p.unary.shape
     check_memory(
-        3 * examples * max(length - 1, 0) * size**2, p.unary, "pairwise_marginals", "fewer examples at a time"
+        6 * examples * max(length - 1, 0) * size**2, p.unary, "pairwise_marginals", "fewer examples at a time"
     )
     log_z = reference.log_partition(detached(p))
     checked(log_z, p)

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from energies.potentials import ChainPotentials, state_type
 from inference.chain.kernels.fallback import solve, viterbi
@@ -21,6 +20,26 @@ from inference.chain.reference import finite
 Scores = tuple[Tensor, Tensor, Tensor | None, Tensor | None]  # unary, pairwise, start, end
 Gradients = tuple[Tensor | None, ...]
 Context = Any  # what torch hands from a forward to its backward
+
+
+def solved_by(problem: Problem, path: str) -> Solved:
+    """The problem's solution. Autocast would round sums of probabilities, here and in derivatives."""
+    with torch.autocast(problem.unary.device.type, enabled=False):
+        return solve(problem, path)
+
+
+def gradient_of(solved: Solved, weight: Tensor, *, pairs: bool = True) -> ScoreGradient:
+    """`Solved.gradient`, not rounded."""
+    with torch.autocast(weight.device.type, enabled=False):
+        return solved.gradient(weight, pairs=pairs)
+
+
+def change_of(
+    solved: Solved, weight: Tensor, direction: ScoreGradient, *, pairs: bool = True
+) -> tuple[Tensor, ScoreGradient]:
+    """`Solved.tangent`, not rounded."""
+    with torch.autocast(weight.device.type, enabled=False):
+        return solved.tangent(weight, direction, pairs=pairs)
 
 
 class Rows(torch.autograd.Function):
@@ -38,7 +57,7 @@ class Rows(torch.autograd.Function):
         if torch.is_grad_enabled():
             return None, *Gradient.apply(ctx.solved, pairs, weight, *ctx.saved_tensors)
         return None, *present(
-            ctx.solved.gradient(weight, pairs=pairs), [x is not None for x in ctx.saved_tensors]
+            gradient_of(ctx.solved, weight, pairs=pairs), [x is not None for x in ctx.saved_tensors]
         )
 
 
@@ -53,7 +72,7 @@ class Gradient(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(weight, *scores)
         ctx.there = [x is not None for x in scores]
-        return tuple(present(solved.gradient(weight, pairs=pairs), ctx.there))
+        return tuple(present(gradient_of(solved, weight, pairs=pairs), ctx.there))
 
     @staticmethod
     def backward(ctx: Context, *direction: Tensor | None) -> Gradients:
@@ -61,7 +80,7 @@ class Gradient(torch.autograd.Function):
         pairs = ctx.needs_input_grad[4]
         if torch.is_grad_enabled():
             return None, None, *Change.apply(ctx.solved, pairs, weight, *scores, *direction)
-        d_rows, change = ctx.solved.tangent(weight, ScoreGradient(*direction), pairs=pairs)
+        d_rows, change = change_of(ctx.solved, weight, ScoreGradient(*direction), pairs=pairs)
         return None, None, d_rows, *present(change, ctx.there)
 
 
@@ -71,7 +90,7 @@ class Change(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Context, solved: Solved, pairs: bool, weight: Tensor, *both: Tensor | None) -> Gradients:
         there = [x is not None for x in both[:4]]
-        d_rows, change = solved.tangent(weight, ScoreGradient(*both[4:]), pairs=pairs)
+        d_rows, change = change_of(solved, weight, ScoreGradient(*both[4:]), pairs=pairs)
         return d_rows, *present(change, there)
 
     @staticmethod
@@ -93,15 +112,36 @@ class Entropy(torch.autograd.Function):
             solved,
             ScoreGradient(*(None if x is None else finite(x.detach()) for x in scores)),
         )
-        ctx.there = [x is not None for x in scores]
-        d_rows, _ = solved.tangent(torch.ones_like(solved.rows), ctx.direction, pairs=False)
+        ctx.save_for_backward(*scores)
+        d_rows, _ = change_of(solved, torch.ones_like(solved.rows), ctx.direction, pairs=False)
         return solved.rows - d_rows
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Context, weight: Tensor) -> Gradients:
-        _, change = ctx.solved.tangent(-weight, ctx.direction, pairs=ctx.needs_input_grad[2])
-        return None, *present(change, ctx.there)
+        pairs, scores = ctx.needs_input_grad[2], ctx.saved_tensors
+        return None, *EntropyGradient.apply(ctx.solved, ctx.direction, pairs, weight, *scores)
+
+
+class EntropyGradient(torch.autograd.Function):
+    """The gradient of sum_b weight_b entropy_b; its own derivative raises an error."""
+
+    @staticmethod
+    def forward(
+        ctx: Context,
+        solved: Solved,
+        direction: ScoreGradient,
+        pairs: bool,
+        weight: Tensor,
+        *scores: Tensor | None,
+    ) -> Gradients:
+        _, change = change_of(solved, -weight, direction, pairs=pairs)
+        return tuple(present(change, [x is not None for x in scores]))
+
+    @staticmethod
+    def backward(ctx: Context, *_: Tensor | None) -> Gradients:
+        raise RuntimeError(
+            'a second derivative of the entropy needs path="reference": the other paths have one derivative.'
+        )
 
 
 def present(gradient: ScoreGradient, there: list[bool]) -> ScoreGradient:
@@ -114,7 +154,7 @@ def rows(problem: Problem, path: str) -> Tensor:
     if torch.compiler.is_compiling():
         return chain_rows(*problem, path)
     with torch.no_grad():
-        solved = solve(problem, path)
+        solved = solved_by(problem, path)
     return Rows.apply(solved, *problem[:4]) if torch.is_grad_enabled() else solved.rows
 
 
@@ -124,7 +164,7 @@ def marginals(problem: Problem, path: str) -> Tensor:
         problem = problem.with_scores(lambda x: x.to(state_type(x)))
         return chain_gradient(torch.ones_like(problem.unary[:, 0, 0]), *problem, path)[0]
     with torch.no_grad():
-        solved = solve(problem, path)
+        solved = solved_by(problem, path)
     return Gradient.apply(solved, False, torch.ones_like(solved.rows), *problem[:4])[0]
 
 
@@ -141,7 +181,7 @@ def entropy(problem: Problem, path: str) -> Tensor:
     kind = state_type(problem.unary)
     problem = problem.with_scores(Tensor.double)
     with torch.no_grad():
-        solved = solve(problem, path)
+        solved = solved_by(problem, path)
     return Entropy.apply(solved, *problem[:4]).to(kind)
 
 
@@ -156,7 +196,7 @@ def chain_rows(
     path: str,
 ) -> Tensor:
     """`rows` as one operator. Its backward pass solves again, since a solution has no fixed shape."""
-    return solve(Problem(unary, pairwise, start, end, mask, tags), path).rows.clone()
+    return solved_by(Problem(unary, pairwise, start, end, mask, tags), path).rows.clone()
 
 
 @torch.library.custom_op("structured_prediction::chain_gradient", mutates_args=())
@@ -171,7 +211,7 @@ def chain_gradient(
     path: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The gradient of sum_b weight_b rows_b as one operator, in the type of each score."""
-    found = solve(Problem(unary, pairwise, start, end, mask, tags), path).gradient(weight)
+    found = gradient_of(solved_by(Problem(unary, pairwise, start, end, mask, tags), path), weight)
     like = unary, pairwise, *(pairwise[0] if x is None else x for x in (start, end))
     one, two, three, four = (
         g.to(x.dtype, copy=True) for g, x in zip(found, like, strict=True) if g is not None
@@ -194,8 +234,8 @@ def chain_change(
     """How `chain_gradient` changes along a direction, as one operator: in weight, and in each score."""
     there = unary, pairwise, start, end
     direction = (None if x is None else d for d, x in zip(along, there, strict=True))
-    solved = solve(Problem(*there, mask, tags), path)
-    d_rows, found = solved.tangent(weight, ScoreGradient(*direction))
+    solved = solved_by(Problem(*there, mask, tags), path)
+    d_rows, found = change_of(solved, weight, ScoreGradient(*direction))
     like = (pairwise[0] if x is None else x for x in there)
     one, two, three, four = (
         torch.zeros_like(x) if g is None else g.to(x.dtype, copy=True)

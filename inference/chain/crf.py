@@ -87,7 +87,13 @@ class CRF(nn.Module):
                 f"emissions have shape {tuple(emissions.shape)}; they need three dimensions, the last one of "
                 f"num_tags={self.num_tags}."
             )
-        mask = None if mask is None else self._swapped(mask)
+        if mask is not None:
+            if mask.shape != emissions.shape[:2]:
+                raise ValueError(
+                    f"a mask of shape {tuple(mask.shape)} does not fit emissions of shape "
+                    f"{tuple(emissions.shape)}."
+                )
+            mask = self._swapped(mask)
         return ChainPotentials(
             self._swapped(emissions), self.transitions, mask, self.start_transitions, self.end_transitions
         )

@@ -18,6 +18,7 @@ from energies.potentials import ChainPotentials
 from inference import chain
 from inference.base import Criterion, Status
 from inference.chain import reference as chain_reference
+from inference.chain.checks import gold_checked
 from inference.chain.kernels import log_space
 from inference.chain.mean_field import MeanField
 from inference.chain.reference import Chain
@@ -46,6 +47,9 @@ class MarginalCrossEntropy(Criterion[ChainPotentials]):
     """Loss: mean over positions of -log p_t(gold_t). Prediction: the marginals p.   [Scaling eq. 5]"""
 
     def loss(self, p: ChainPotentials, y: Tags) -> Rows:
+        return gold_checked(self._loss(p, y), p, y.argmax(-1))
+
+    def _loss(self, p: ChainPotentials, y: Tags) -> Rows:
         gold = gold_probability(chain.marginals(p), y)
         wide = p.unary.dtype == torch.float64
         hard = (gold.detach() < (SMALLER if wide else SMALL)).any(1)
@@ -56,7 +60,7 @@ class MarginalCrossEntropy(Criterion[ChainPotentials]):
         if wide or not torch.is_grad_enabled():
             redone = _in_logs(again.to(torch.float64), y[hard])
         else:
-            redone = self.loss(again.to(torch.float64), y[hard].double())
+            redone = self._loss(again.to(torch.float64), y[hard].double())
         return rows.index_put((hard,), redone.to(rows.dtype))
 
     def predict(self, p: ChainPotentials) -> Tags:
@@ -72,7 +76,7 @@ class StructuredSVM(Criterion[ChainPotentials]):
         with torch.no_grad():
             worst = chain.loss_augmented(p, cost).tags
         price = cost.gather(-1, worst.unsqueeze(-1)).squeeze(-1).sum(-1)
-        return structured_hinge(p.score_difference(worst, gold), price)
+        return gold_checked(structured_hinge(p.score_difference(worst, gold), price), p, gold)
 
     def predict(self, p: ChainPotentials) -> Tags:
         return best(p)

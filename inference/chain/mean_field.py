@@ -60,15 +60,17 @@ class MeanField:
     def scores(self, p: ChainPotentials) -> Tags:
         """The logarithm of q up to a constant, differentiable in all potentials; undefined where masked."""
         chain, pairwise = _ready(p)
-        return chain.restore(ORDERS[self.order](chain, pairwise, chain.unary, self.sweeps))
+        with torch.autocast(chain.unary.device.type, enabled=False):
+            return chain.restore(ORDERS[self.order](chain, pairwise, chain.unary, self.sweeps))
 
     @torch.no_grad()
     def __call__(self, p: ChainPotentials) -> MeanFieldPrediction:
         """q, 0 where masked, and how the search ended."""
         chain, pairwise = _ready(p)
         update = ORDERS[self.order]
-        before = update(chain, pairwise, chain.unary, self.sweeps - 1)
-        after = update(chain, pairwise, before, 1)
+        with torch.autocast(chain.unary.device.type, enabled=False):
+            before = update(chain, pairwise, chain.unary, self.sweeps - 1)
+            after = update(chain, pairwise, before, 1)
         compact = ChainPotentials(chain.unary, pairwise, chain.real)
         q = _simplex(after, chain.real)
         bound = elbo(compact, q)

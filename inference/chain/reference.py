@@ -16,6 +16,8 @@ from torch import Tensor
 from energies.potentials import ChainPotentials
 from energies.relaxed import FORBIDDEN
 
+# Probabilities come from differences of messages, which may be large and close.
+WIDE = torch.float64
 Sum = Callable[[Tensor, int], Tensor]  # the sum of a semiring over a dimension: log-sum-exp, or max
 
 
@@ -130,22 +132,22 @@ def nll(p: ChainPotentials, tags: Tensor) -> Tensor:
 
 def marginals(p: ChainPotentials) -> Tensor:
     """Tag probabilities (B, T, S), normalised by position: more accurate than exp(a + b - log Z)."""
-    c = Chain.of(p)
+    c = Chain.of(p.to(WIDE))
     if not c.real.shape[1]:
-        return c.unary
+        return c.unary.to(p.state)
     belief = (forward_messages(c) + backward_messages(c)).softmax(-1)
-    return c.restore(torch.where(c.real.unsqueeze(-1), belief, 0))
+    return c.restore(torch.where(c.real.unsqueeze(-1), belief, 0)).to(p.state)
 
 
 def pairwise_marginals(p: ChainPotentials) -> Tensor:
     """Probabilities of two neighbouring tags (B, T-1, S, S)."""
-    c = Chain.of(p)
+    c = Chain.of(p.to(WIDE))
     if not c.real.shape[1]:
-        return c.unary.unsqueeze(-1) + c.pairwise.sum((0, 1))
+        return (c.unary.unsqueeze(-1) + c.pairwise.sum((0, 1))).to(p.state)
     a, b = forward_messages(c)[:, :-1], (c.unary + backward_messages(c))[:, 1:]
     joint = a.unsqueeze(3) + c.pairwise.transpose(0, 1) + b.unsqueeze(2)
     belief = joint.flatten(2).softmax(-1).view_as(joint)
-    belief = torch.where(c.real[:, 1:, None, None], belief, 0)
+    belief = torch.where(c.real[:, 1:, None, None], belief, 0).to(p.state)
     if c.order is None:
         return belief
     left = c.order[:, :-1, None, None].expand_as(belief)
@@ -216,7 +218,7 @@ def k_best(p: ChainPotentials, k: int) -> tuple[Tensor, Tensor]:
 
 def sample(p: ChainPotentials, n: int, generator: torch.Generator | None = None) -> Tensor:
     """Exact, independent samples (N, B, T), by backward sampling."""
-    c = Chain.of(p)
+    c = Chain.of(p.to(WIDE))
     examples, length, size = c.unary.shape
     if not length:
         return c.real.long().expand(n, -1, -1)
@@ -227,7 +229,8 @@ def sample(p: ChainPotentials, n: int, generator: torch.Generator | None = None)
     for t in range(length - 1, 0, -1):
         table = c.pairwise[t - 1].transpose(1, 2)
         column = table[0][tag] if len(table) == 1 else table[rows, tag]  # (B, N, S)
-        belief = (messages[:, t - 1].unsqueeze(1) + column).softmax(-1).view(-1, size)
+        scores = messages[:, t - 1].unsqueeze(1) + column
+        belief = torch.where(c.real[:, t, None, None], scores, 0).softmax(-1).view(-1, size)
         before = belief.multinomial(1, generator=generator).view_as(tag)
         tag = torch.where(c.real[:, t, None], before, tag)
         tags.append(tag)
@@ -244,9 +247,9 @@ def _empty_scores(like: Tensor, k: int) -> Tensor:
 
 def entropy(p: ChainPotentials) -> Tensor:
     """Log Z - E[F], (B,), as a sum of conditional entropies, without differences of large numbers."""
-    c = Chain.of(p)
+    c = Chain.of(p.to(WIDE))
     if not c.real.shape[1]:
-        return _empty_rows(c)
+        return _empty_rows(c).to(p.state)
     a, b = forward_messages(c), backward_messages(c)
     belief = torch.where(c.real.unsqueeze(-1), (a + b).softmax(-1), 0)
     total = -(belief[:, 0] * finite((c.unary[:, 0] + b[:, 0]).log_softmax(-1))).sum(1)
@@ -256,7 +259,7 @@ def entropy(p: ChainPotentials) -> Tensor:
         joint = a[:, t - 1].unsqueeze(2) + onward
         pairs = joint.flatten(1).softmax(-1).view_as(joint)
         total = total - torch.where(c.real[:, t], (pairs * given).sum((1, 2)), 0)
-    return total
+    return total.to(p.state)
 
 
 def finite(scores: Tensor) -> Tensor:

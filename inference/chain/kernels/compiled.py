@@ -56,7 +56,7 @@ class Compiled:
         safe &= np.abs(log_z) <= LARGEST[self.kind]
         self.tags = NO_TAGS
         if problem.tags is not None:
-            self.tags = np.ascontiguousarray(problem.tags.numpy()).reshape(-1)
+            self.tags = problem.tags.numpy().reshape(-1).copy()  # the caller may write over its own
             if not loops.score_tags(scores, pairwise, ends, self.chain, self.tags, log_z):
                 check_tags(problem.tags, problem.mask, self.shape[2])
         self.safe, self.is_safe = torch.from_numpy(safe), bool(safe.all())
