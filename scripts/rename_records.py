@@ -14,7 +14,7 @@ import json
 import re
 import sqlite3
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +25,7 @@ from rich.console import Console
 from experiments import store
 from experiments.errors import UserError
 from experiments.plan.compose import fill
-from experiments.plan.identity import Tree, difference, identity, run_id
+from experiments.plan.identity import Tree, difference, identity, run_id, without_empty
 
 ID = re.compile(r"(?<![0-9a-f])[0-9a-f]{16}(?![0-9a-f])")
 CHECKPOINT = re.compile(r"(?:.*/)?([0-9a-f]{16})/checkpoints/best\.ckpt")
@@ -60,12 +60,26 @@ class Rename:
         return tree
 
 
+@dataclass(frozen=True)
+class EmptyArguments:
+    """Empty init arguments, which identities had once; they do not come back."""
+
+    def undone(self) -> Callable[[Tree], Tree]:
+        """The inverse, as far as there is one."""
+        return lambda tree: tree
+
+    def __call__(self, tree: Tree) -> Tree:
+        """A config without them."""
+        return without_empty(tree)
+
+
 # Every rename there has been, oldest first. `of` is a class by the name it had at that time.
 STEPS = (
     Rename("inference.criteria", "inference.chain.criteria"),
     Rename("inference.hypergradient", "inference.bilevel"),
     Rename("inference.guesses.Together", "inference.guesses.Combined"),
     Rename("lightning_modules.known", "lightning_modules.metrics.known"),
+    EmptyArguments(),
 )
 
 
@@ -110,7 +124,7 @@ def renamed(record: store.Record, known: dict[str, Ids], where: str) -> store.Re
     back = fill(new, {known[run][-1]: run for run in mentioned(old) if run in known})
     for step in reversed(STEPS[at:]):
         back = step.undone()(back)
-    if changes := difference(old, back):
+    if changes := difference(without_empty(old), without_empty(back)):
         raise UserError(
             f"{where}: the config of run {record['id']} does not come back when its names are put back "
             f"({changes[0]}). Nothing was written. Does it mix names of different times?"
@@ -125,7 +139,7 @@ def hashed(record: Tree, where: str) -> store.Record:
         UserError: it is none.
     """
     config = record.get("config") if isinstance(record, dict) else None
-    if not isinstance(config, dict) or run_id(identity(config)) != record.get("id"):
+    if not isinstance(config, dict) or run_id(config) != record.get("id"):
         raise UserError(
             f"{where}: the id of this record is not the hash of its config, so nothing proves what made it. "
             "Nothing was written. Take the committed file again, or remove the record."

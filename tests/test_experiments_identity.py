@@ -94,6 +94,12 @@ def test_what_can_change_a_number_changes_the_id(place: str, value: object) -> N
     assert run_id(identity(changed(place, value))) != run_id(identity(CONFIG))
 
 
+def test_the_first_option_of_a_class_changes_no_id() -> None:
+    bare, optional = ({"class_path": "m.Part"} | more for more in ({}, {"init_args": {"option": None}}))
+    one, other = (changed("model.init_args.part", part) for part in (bare, optional))
+    assert run_id(identity(one)) == run_id(identity(other)) == run_id(identity(identity(other)))
+
+
 def test_a_callback_that_only_shows_things_changes_no_id() -> None:
     config = deepcopy(CONFIG)
     config["trainer"]["callbacks"].append({"class_path": "p.RichProgressBar"})

@@ -16,7 +16,7 @@ from committed import ROOT
 from experiments import store
 from experiments.plan.identity import run_id
 from scripts import rename_records
-from scripts.rename_records import ID, STEPS, Rename, main
+from scripts.rename_records import ID, STEPS, EmptyArguments, Rename, main
 
 Lines = dict[str, list[dict[str, Any]]]
 BARE: dict[str, Any] = {"trainer": {"callbacks": []}}  # what every identity has
@@ -29,13 +29,23 @@ FILES = (
 )
 
 
-def aged(lines: Lines, steps: tuple[Rename, ...]) -> tuple[Lines, dict[str, str]]:
+def with_empty(tree: Any) -> Any:
+    """A config as identities were once: a class with options that are all None had empty arguments."""
+    if isinstance(tree, dict):
+        bare = tree.get("class_path") == "energies.spaces.PixelMasks" and "init_args" not in tree
+        return {k: with_empty(v) for k, v in tree.items()} | ({"init_args": {}} if bare else {})
+    return [with_empty(v) for v in tree] if isinstance(tree, list) else tree
+
+
+def aged(lines: Lines, steps: tuple[Rename | EmptyArguments, ...]) -> tuple[Lines, dict[str, str]]:
     """Records with the names they had before these steps, and their old ids by the new ones."""
     ids: dict[str, str] = {}
 
     def before(config: dict[str, Any]) -> dict[str, Any]:
         for step in reversed(steps):
-            if step.of:
+            if isinstance(step, EmptyArguments):
+                config = with_empty(config)
+            elif step.of:
                 config = step.undone()(config)
             else:
                 text = re.sub(rf'"{re.escape(step.new)}(?=[".])', f'"{step.old}', json.dumps(config))

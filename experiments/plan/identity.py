@@ -63,8 +63,8 @@ FREE_DATA_KEYS = {
 def identity(config: dict[str, Tree]) -> dict[str, Tree]:
     """The part of a resolved config that can change a number.
 
-    None is left out, so an argument that is None equals one that does not exist. A class can thus get a new
-    option without changing the ids of its finished runs.
+    None and empty init_args are left out, so an argument that is None equals one that does not exist. A class
+    can thus get a new option, its first too, without changing the ids of its finished runs.
     """
     kept = {key: value for key, value in config.items() if key != "run_dir"}
     trainer = {k: v for k, v in kept.get("trainer", {}).items() if k not in FREE_TRAINER_KEYS}
@@ -73,7 +73,14 @@ def identity(config: dict[str, Tree]) -> dict[str, Tree]:
     kept["trainer"] = trainer
     if "data" in kept:
         kept["data"] = _without(FREE_DATA_KEYS, kept["data"])
-    return _without_none(kept)
+    return without_empty(_without_none(kept))
+
+
+def without_empty(tree: Tree) -> Tree:
+    """A tree without init_args that are empty."""
+    if isinstance(tree, dict):
+        return {k: without_empty(v) for k, v in tree.items() if k != "init_args" or v != {}}
+    return [without_empty(v) for v in tree] if isinstance(tree, list) else tree
 
 
 def run_id(kept: dict[str, Tree]) -> str:
