@@ -14,7 +14,7 @@ import yaml
 
 from committed import ROOT
 from experiments import store
-from experiments.plan.identity import run_id
+from experiments.plan.identity import Tree, run_id
 from scripts import rename_records
 from scripts.rename_records import ID, STEPS, EmptyArguments, Rename, main
 
@@ -29,7 +29,7 @@ FILES = (
 )
 
 
-def with_empty(tree: Any) -> Any:
+def with_empty(tree: Tree) -> Tree:
     """A config as identities were once: a class with options that are all None had empty arguments."""
     if isinstance(tree, dict):
         bare = tree.get("class_path") == "energies.spaces.PixelMasks" and "init_args" not in tree
