@@ -91,7 +91,7 @@ def draw(logits: Float[Tensor, "*sets L"], num_samples: int) -> Bool[Tensor, "K 
         rates = F.softplus(logits.double()).flatten().cumsum(0)
         if float(rates[-1]) <= MANY * len(rates):
             return _draw_members(rates, num_samples, logits.shape)
-    p = logits.sigmoid()
+    p = logits.to(torch.promote_types(logits.dtype, torch.float32)).sigmoid()
     return torch.rand(num_samples, *p.shape, dtype=p.dtype, device=p.device) < p
 
 

@@ -102,9 +102,10 @@ class _Binary(AnswerSpace):
         return sets.draw(logits, num_samples)
 
     def log_prob(self, logits: Tensor, y: Tensor) -> Tensor:
-        logits = self.flat(logits.detach())
+        logits = self.flat(logits.detach().to(torch.promote_types(logits.dtype, torch.float32)))
         on, off = F.logsigmoid(logits).clamp_min(LOG_FLOOR), F.logsigmoid(-logits).clamp_min(LOG_FLOOR)
-        return sets.sum_potentials(on - off, self.flat(y)) + off.sum(-1)
+        with torch.autocast(logits.device.type, enabled=False):
+            return sets.sum_potentials(on - off, self.flat(y)) + off.sum(-1)
 
     def decode(self, relaxed: Tensor) -> Tensor:
         return (relaxed >= 0.5).to(relaxed.dtype)

@@ -65,7 +65,7 @@ class FromNet(Start):
     def __call__(self, space: AnswerSpace, like: Tensor, logits: Tensor | None) -> Tensor:
         if logits is None:
             raise ValueError("the search starts from a net's prediction, but the scheme has no `guesser`.")
-        return space.relax(logits).unsqueeze(0)
+        return space.relax(logits).to(like.dtype).unsqueeze(0)
 
 
 @dataclass(frozen=True)
@@ -111,10 +111,10 @@ class GradientInference(Inference):
         """See Inference."""
         y = self.start(space, like, logits)
         mean, square = torch.zeros_like(y), torch.zeros_like(y)
-        found = _Lowest()
+        lowest = _Lowest()
         for step in range(1, self.steps + 1):
-            value, gradient = value_and_gradient(y)
-            found.see(value, y)
+            value, gradient = (found.to(y.dtype) for found in value_and_gradient(y))
+            lowest.see(value, y)
             if step == self.steps:
                 break  # the next point would not be evaluated
             mean.lerp_(gradient, 1 - BETA1)
@@ -124,7 +124,7 @@ class GradientInference(Inference):
             square.lerp_(squared, 1 - BETA2)
             scale = (square / (1 - BETA2**step)).sqrt_().add_(EPSILON)
             y = space.project(y.addcdiv(mean, scale, value=-self.step_size / (1 - BETA1**step)))
-        return found.prediction(self.steps)
+        return lowest.prediction(self.steps)
 
 
 @dataclass(frozen=True)
@@ -157,18 +157,18 @@ class LogitInference(Inference):
         """See Inference."""
         z = like.new_empty(self.num_starts, *like.shape).uniform_(-self.spread, self.spread)
         push = torch.zeros_like(z)
-        found = _Lowest()
+        lowest = _Lowest()
         for step in range(1, self.steps + 1):
             with torch.enable_grad():
                 y = space.relax(z.requires_grad_())
-            value, gradient = value_and_gradient(y.detach())
-            found.see(value, y.detach())
+            value, gradient = (found.to(y.dtype) for found in value_and_gradient(y.detach()))
+            lowest.see(value, y.detach())
             if step == self.steps:
                 break
             (of_logits,) = torch.autograd.grad(y, z, gradient)
             push.mul_(self.momentum).add_(of_logits)
             z = z.detach() - self.step_size * push
-        return found.prediction(self.steps)
+        return lowest.prediction(self.steps)
 
 
 # A config names a search by its class, or gives the fields of GradientInference alone.

@@ -33,7 +33,7 @@ class Part:
     Args:
         parameters: as an optimizer takes them.
         clip_norm: the largest norm of the gradient; None clips nothing.
-        schedule: of the learning rate; it advances after each epoch in which the part has moved.
+        schedule: of the learning rate; it advances at a validation, if the part has moved in the epoch.
     """
 
     def __init__(
@@ -153,8 +153,17 @@ class Scheme(Bookkeeping):
         return [part.optimizer for part in self.part.values()], schedules
 
     def on_fit_start(self) -> None:
-        """Find the parameters that each part moves, and those that are frozen meanwhile."""
+        """Find the parameters that each part moves, and those that are frozen meanwhile.
+
+        Raises:
+            ValueError: a precision that scales losses.
+        """
         super().on_fit_start()
+        if getattr(self.trainer.precision_plugin, "scaler", None) is not None:
+            raise ValueError(
+                f"--trainer.precision {self.trainer.precision} scales losses, and gradients here are clipped "
+                "and computed by hand: take bf16-mixed or 32-true."
+            )
         wrapped: Any = self.optimizers()
         self.steps_are_plain = are_plain(self.trainer)
         learned = {p for part in self.part.values() for p in part.parameters if p.requires_grad}
@@ -197,7 +206,7 @@ class Scheme(Bookkeeping):
 
     def sizes(self) -> dict[str, int]:
         """The numbers of trained parameters and of those that prediction needs."""
-        trained = {p for part in self.parts().values() for p in part.parameters}
+        trained = {p for part in self.parts().values() for p in part.parameters if p.requires_grad}
         asked = {p for module in self.predictors() for p in module.parameters()}
         return {
             "trained_parameters": sum(p.numel() for p in trained),

@@ -112,14 +112,18 @@ class Bookkeeping(pl.LightningModule):
 
     def _start_count(self) -> None:
         self._trained, self._train_began = 0, time.perf_counter()
+        self._train_seconds: float | None = None
 
     def on_train_batch_end(self, outputs: Any, batch: Batch, index: int) -> None:  # noqa: ANN401  (Lightning's)
         """Count examples; at the end of the epoch, synchronise with the GPU and take the time."""
         self._trained += len(batch.y)
         if self.trainer.is_last_batch:
-            if self.device.type == "cuda":
-                torch.cuda.synchronize(self.device)
-            self._train_seconds = time.perf_counter() - self._train_began
+            self._train_seconds = self._seconds_so_far()
+
+    def _seconds_so_far(self) -> float:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        return time.perf_counter() - self._train_began
 
     def on_train_epoch_end(self) -> None:
         """Append to the curves; log the mean loss of each part and the examples a second."""
@@ -128,7 +132,8 @@ class Bookkeeping(pl.LightningModule):
         self._watched = {}
         for part, mean in self._mean_losses().items():
             self.log(f"train/{part}_loss", mean)
-        speed = self.trainer.world_size * self._trained / self._train_seconds
+        seconds = self._train_seconds or self._seconds_so_far()  # a limit may end training within an epoch
+        speed = self.trainer.world_size * self._trained / seconds
         self.log("train/examples_per_second", speed)
 
     def _end_curve(self, curve: str, points: int, values: list[Tensor]) -> None:

@@ -71,7 +71,7 @@ class FrequentTagOfWord(CountedAnswer):
 
     def count(self, train: Batch, validation: Batch, space: AnswerSpace) -> None:
         real = _observed(train.mask, train)
-        words = _observed(train.inputs.values[..., 0], train)[real]
+        words = _observed(train.inputs.values[..., 0], train)[real].to(self.counts.device)
         tags = _observed(train.y, train)[real].to(self.counts)
         self.counts = nn.Parameter(torch.zeros_like(self.counts).index_add(0, words, tags))
 

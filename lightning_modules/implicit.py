@@ -102,7 +102,7 @@ class Implicit(TaskNetScheme):
                 break
         if self.inner_tolerance is not None:
             self.watch("inner", self.inner_norm(batch))
-            self.watch("inner_steps", torch.tensor(float(self.steps["task"] - began)))
+            self.watch("inner_steps", torch.tensor(float(self.steps["task"] - began), device=self.device))
         del self.resting
         if self.current_epoch >= self.warm_up:
             self.move("energy", batch)

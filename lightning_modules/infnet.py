@@ -149,7 +149,10 @@ class InfNet(Phased):
         return self.space.over(batch.mask).relax(self.networks.predict(batch.inputs))
 
     def enter(self, phase: str) -> None:
-        """See Phased; `tune` goes on from the best epoch of `joint`, with a fresh optimizer."""
+        """See Phased; `tune` goes on from the best epoch of `joint`.
+
+        The optimizer forgets its averages. Its rate goes on as a schedule left it.
+        """
         super().enter(phase)
         self.networks.fix_augmented()
         self.part["inference"].optimizer.state.clear()
@@ -253,5 +256,6 @@ class InfNet(Phased):
     def network_gradient(self, batch: Batch) -> Tensor:
         """The norm of dE(x, A(x))/dPsi, of the mean over the batch.   [InfNet+ Fig. 3]"""
         energy = self._given(batch).at_rest(self.predict(batch)).mean()
-        learned = [p for net in self.predictors() for p in net.parameters()]
-        return nn.utils.get_total_norm(mean_over_processes(torch.autograd.grad(energy, learned)))
+        learned = [p for net in self.predictors() for p in net.parameters() if p.requires_grad]
+        found = torch.autograd.grad(energy, learned, materialize_grads=True, allow_unused=True)
+        return nn.utils.get_total_norm(mean_over_processes(found))

@@ -15,7 +15,8 @@ from datamodules.sources.files import Sources
 from datamodules.sources.registry import data_set
 from energies.base import SumEnergy
 from energies.chain import ChainEnergy
-from energies.spaces import TagSequences
+from energies.mlc import LocalEnergy
+from energies.spaces import LabelSets, TagSequences
 from energies.tag_lm import TagLMEnergy
 from experiments.plan.spec import read_table
 from inference.exact import lowest
@@ -83,6 +84,13 @@ def test_a_sampled_answer_is_the_best_of_its_samples() -> None:
     found = many.searched(given, space, y, {"test": logits.clamp(-1, 1)})["augmented"]
     exact = ExactAugmented(nn.Identity()).searched(given, space, y, {})["augmented"]
     assert torch.equal(found, exact)
+
+
+def test_a_sampled_set_is_an_answer_like_the_truth() -> None:
+    energy = LocalEnergy(nn.Identity())
+    y, x = torch.eye(4), torch.randn(4, 4)
+    found = SampledAugmented(nn.Identity()).searched(energy.given(x), LabelSets(4), y, {"test": x})
+    assert found["augmented"].dtype == y.dtype and set(found["augmented"].flatten().tolist()) <= {0.0, 1.0}
 
 
 def test_without_costs_it_is_the_lowest_answer() -> None:

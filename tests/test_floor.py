@@ -96,3 +96,11 @@ def test_eight_labels_for_all_rows_reach_30_on_spo_fun(tmp_path: Path) -> None:
     assert 100 * record["metrics"]["test/example_f1"] == pytest.approx(30.6, abs=0.05)
     weights = torch.load(tmp_path / "checkpoints/best.ckpt", weights_only=True)["state_dict"]
     assert int((weights["answer.mean"] >= weights["answer.cut"]).sum()) == 8
+
+
+def test_words_elsewhere_are_counted_where_the_floor_is() -> None:
+    """On a GPU the data are there before the model is."""
+    train = sentence([[0, 1]], [[0, 1]])
+    floor = FrequentTagOfWord(3, 2).to("meta")
+    floor.count(train, train, TagSequences(2))
+    assert floor.counts.device.type == "meta"

@@ -298,3 +298,15 @@ def test_no_gradient_reaches_the_parameters_through_a_search(search: str) -> Non
     found = SEARCHES[search](case.energy.value_and_gradient(case.x), case.space, case.y)
     assert not found.y.requires_grad and not found.energy.requires_grad
     assert all(p.grad is None for p in case.energy.parameters())
+
+
+@pytest.mark.parametrize("search", [GradientInference(FromNet(), steps=4), LogitInference(steps=4)])
+def test_an_energy_in_half_precision_is_searched_in_the_type_of_the_answers(search: Inference) -> None:
+    like, logits = torch.zeros(3, 5), torch.randn(3, 5).to(torch.bfloat16)
+
+    def value_and_gradient(y: Tensor) -> tuple[Tensor, Tensor]:
+        assert y.dtype == torch.float32
+        return y.sum(-1).to(torch.bfloat16), torch.ones_like(y, dtype=torch.bfloat16)
+
+    found = search(value_and_gradient, LabelSets(5), like, logits)
+    assert found.y.dtype == torch.float32

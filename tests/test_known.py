@@ -2,6 +2,8 @@
 
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -12,8 +14,10 @@ from datamodules.errors import DataMismatch
 from datamodules.generated import KnownChains, KnownData, KnownLabelSets
 from energies.base import Energy
 from energies.chain import ChainEnergy
+from energies.spaces import LabelSets
 from experiments.run.cli import TrainCLI
 from inference.known import KnownChain, KnownEnergy, KnownSets
+from lightning_modules.metrics.known import AgainstTruth
 from scheme_runs import configs
 
 DRAWS = 20_000
@@ -141,3 +145,22 @@ def test_a_run_is_compared_with_the_truth(column: str, layers: list[str], tmp_pa
     assert 0 <= scores["test/energy_regret"] < 0.5 and -1 <= scores["test/recovery"] <= 1
     if column == "known_chain":
         assert scores["test/recovery"] > 0.8
+
+
+def test_the_truth_is_asked_where_the_data_are() -> None:
+    """A run on a GPU: the data are there, and no module holds the known energy."""
+    asked = []
+
+    class There(nn.Module):
+        def to(self, device: torch.device) -> "There":  # type: ignore[override]
+            asked.append(device)
+            return self
+
+    truth = SimpleNamespace(energy=There(), regret=lambda x, y: y.sum(-1), gap=lambda x, y: y.sum(-1))
+    split = SimpleNamespace(
+        inputs=torch.zeros(2, 3, device="meta"), y=torch.zeros(2, 3, device="meta"), mask=None
+    )
+    trainer: Any = SimpleNamespace(datamodule=SimpleNamespace(truth=truth, splits={"test": split}))
+    scheme = SimpleNamespace(space=LabelSets(3), predict=lambda batch: batch.y)
+    found = AgainstTruth().compare(trainer, scheme, "test")
+    assert asked == [torch.device("meta")] and set(found) == {"regret", "energy_gap"}

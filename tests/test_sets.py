@@ -136,3 +136,18 @@ def test_gradients_that_are_views_are_summed() -> None:
         assert table.grad is not None
         results.append(table.grad)
     torch.testing.assert_close(*results)
+
+
+def test_half_precision_changes_no_chance_and_no_noise() -> None:
+    torch.manual_seed(0)
+    logits = torch.full((1, 2000), -6.9)
+    p = float(logits.to(torch.bfloat16).float().sigmoid()[0, 0])
+    # not sparse: as on a GPU
+    drawn = sets.draw(torch.cat([logits, torch.zeros(1, 2000)], 1).to(torch.bfloat16), 200)
+    assert abs(float(drawn[..., :2000].double().mean()) - p) < 5 * (p / 400_000) ** 0.5
+    space, y = LabelSets(4000), drawn.float()
+    exact = space.log_prob(torch.cat([logits, torch.zeros(1, 2000)], 1).to(torch.bfloat16).float(), y)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = space.log_prob(torch.cat([logits, torch.zeros(1, 2000)], 1).to(torch.bfloat16), y)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, exact)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import pytorch_lightning as pl
 import torch
+from pytorch_lightning.plugins.precision import MixedPrecision
 
 from lightning_modules.engine.steps import are_plain
 from lightning_modules.implicit import Implicit
@@ -31,15 +32,14 @@ def trained(
     loop: type[Loop], folder: Path, *callbacks: pl.Callback, **options: Any
 ) -> tuple[Any, pl.Trainer]:
     module = loop().module()
-    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False} | options
+    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    length: dict[str, Any] = {"max_epochs": 1, "limit_train_batches": 2}
     trainer = pl.Trainer(
-        max_epochs=1,
         accelerator="cpu",
-        limit_train_batches=2,
         callbacks=[*callbacks],
         default_root_dir=folder,
         enable_checkpointing=False,
-        **quiet,
+        **(quiet | length | options),
     )
     trainer.fit(module, loop().data())
     return module, trainer
@@ -103,3 +103,22 @@ def test_mixed_precision_trains_and_goes_back_outside_autocast(loop: type[Loop],
     module, trainer = trained(loop, tmp_path, Asking(), precision="bf16-mixed")
     assert trainer.precision == "bf16-mixed" and len(seen) > 0 and not any(seen)
     assert all(p.dtype == torch.float32 and p.isfinite().all() for p in module.parameters())
+
+
+def test_a_precision_that_scales_losses_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"scales losses.*take bf16-mixed"):
+        trained(NCE, tmp_path, plugins=[MixedPrecision("16-mixed", "cpu")])
+
+
+def test_training_that_ends_within_an_epoch_logs_its_speed(tmp_path: Path) -> None:
+    _, trainer = trained(NCE, tmp_path, max_epochs=5, limit_train_batches=4, max_steps=6)
+    assert trainer.current_epoch < 5 and trainer.callback_metrics["train/examples_per_second"] > 0
+
+
+def test_frozen_parameters_are_not_counted_as_trained() -> None:
+    module = NCE().module()
+    whole = module.sizes()["trained_parameters"]
+    layer = next(m for m in module.task_net.modules() if isinstance(m, torch.nn.Linear))
+    layer.requires_grad_(False)
+    frozen = sum(p.numel() for p in layer.parameters())
+    assert module.sizes()["trained_parameters"] == whole - frozen

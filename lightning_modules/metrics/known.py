@@ -37,6 +37,7 @@ class AgainstTruth(Callback):
         data: Any = trainer.datamodule  # type: ignore[attr-defined]
         truth: KnownEnergy = data.truth
         split = data.splits[part]
+        truth.energy.to(split.y.device)
         batch, x = Batch(split.inputs, split.y.to(split.inputs.dtype), split.mask), split.inputs
         answers = scheme.space.over(batch.mask).decode(scheme.predict(batch))
         found = {"regret": truth.regret(x, answers), "energy_gap": truth.gap(x, answers)}
