@@ -14,6 +14,8 @@ from datamodules.batches import Batch, Batches, Transform
 from datamodules.errors import DataMismatch
 from networks.inputs import rows_of
 
+NO_ROW = "No row is left for {}: give more rows, or another split."
+
 
 @dataclass
 class Split:
@@ -101,7 +103,7 @@ class DeviceData(LightningDataModule):
             self.splits = self.load()
             for part, split in self.splits.items():
                 if not len(split.inputs):
-                    raise DataMismatch(f"No row is left for {part}: give more rows, or another split.")
+                    raise DataMismatch(NO_ROW.format(part))
             if self.num_train is not None:
                 self.splits["train"] = drawn_rows(self.splits["train"], self.num_train, self.seed)
             if self.observed_share is not None:

@@ -8,9 +8,10 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from pytorch_lightning.utilities import rank_zero_warn
 from scipy.sparse import csr_array, vstack
 
-from datamodules.base import DeviceData, Split
+from datamodules.base import NO_ROW, DeviceData, Split
 from datamodules.encode import ENCODINGS, Filler, Matrix, dense
 from datamodules.errors import DataMismatch, DataNotFound
 from datamodules.readers.arff import ROOT_LABEL, ArffTable, read_arff
@@ -129,7 +130,7 @@ class MultiLabelData(DeviceData):
         keep = slice(int(table.labels[0] == ROOT_LABEL and not self.keep_root), None)
         x, y = ENCODINGS[self.encoding](table.x, table.features), table.y[:, keep]
         self._check_sizes(x.shape[1], y.shape[1])
-        rows = {part: index[y[index].any(1)] for part, index in rows.items()}
+        rows = {part: self._labelled(part, index, y) for part, index in rows.items()}
         if self.sparse:
             whole = self._sparse(x)
             return {
@@ -142,6 +143,16 @@ class MultiLabelData(DeviceData):
             part: Split(torch.from_numpy(fill(x[index])), torch.from_numpy(y[index]))
             for part, index in rows.items()
         }
+
+    def _labelled(self, part: str, index: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """The rows of a part that have a label."""
+        kept = index[y[index].any(1)]
+        if len(kept) < len(index):
+            missing = len(index) - len(kept)
+            rank_zero_warn(f"{missing:,} of {len(index):,} rows of {part} have no label and are left out.")
+        if not len(kept):
+            raise DataMismatch(NO_ROW.format(part))
+        return kept
 
     def _registered(self) -> DataSet:
         if self.dataset is None:
@@ -170,8 +181,11 @@ class MultiLabelData(DeviceData):
     def _read_files(self) -> tuple[ArffTable, Rows]:
         """The files of the parts, one after the other, and the rows of each part."""
         if self.own:
-            contents = {str(path): unpack(path) for path in self._own_files().values()}
-            lengths_of = dict(zip(self.own, contents, strict=True))
+            paths = self._own_files()
+            contents = {str(path): unpack(path) for path in paths.values()}
+            lengths_of = {part: str(path) for part, path in paths.items()}
+            if len(contents) < len(paths):
+                raise DataMismatch(f"Two of {', '.join(paths)} have one file: give a file for each part.")
         else:
             data = self._registered()
             files = {part: data.files[part] for part in PARTS if part in data.files}

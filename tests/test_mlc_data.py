@@ -272,15 +272,23 @@ def test_rows_without_a_label_are_dropped_everywhere(tmp_path: Path) -> None:
     y = np.ones((30, 2))
     y[::3] = 0
     data = MultiLabelData(1, 2, train=write(tmp_path / "a.arff", dense_arff(np.arange(30.0)[:, None], y)))
-    data.setup()
+    with pytest.warns(UserWarning, match="rows of train have no label and are left out"):
+        data.setup()
     kept = everything(data)[0].ravel()
     assert sorted(kept.int().tolist()) == [i for i in range(30) if i % 3]
 
 
 def test_files_without_a_single_label_are_refused(tmp_path: Path) -> None:
     train = write(tmp_path / "a.arff", dense_arff(np.ones((9, 1)), np.zeros((9, 2))))
-    with pytest.raises(DataMismatch, match="No row is left for train"):
-        MultiLabelData(1, 2, train=train).setup()
+    for scale in ("none", "train"):
+        with pytest.raises(DataMismatch, match="No row is left for train"):
+            MultiLabelData(1, 2, train=train, scale=scale).setup()
+
+
+def test_one_file_for_two_parts_is_refused(tmp_path: Path) -> None:
+    one, two = (write(tmp_path / name, sparse_arff(20, 9, 3, words=4)) for name in ("a.arff", "b.arff"))
+    with pytest.raises(DataMismatch, match="Two of train, validation, test have one file"):
+        MultiLabelData(9, 3, train=one, validation=two, test=two).setup()
 
 
 def test_parts_with_different_headers_are_refused(tmp_path: Path) -> None:

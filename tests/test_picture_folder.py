@@ -315,6 +315,30 @@ def test_any_two_values_make_a_mask_and_blurred_edges_are_cut() -> None:
             two_valued(wrong, "m")
 
 
+@pytest.mark.parametrize("values", [(0, 1, 255), (0, 15, 255), (1, 2, 255)])
+def test_classes_with_a_border_are_not_taken_for_blur(folder: Path, values: tuple[int, int, int]) -> None:
+    place = folder / "masks/shape 0.png"
+    with Image.open(place) as picture:
+        mask = np.full(picture.size[::-1], values[0], np.uint8)
+    mask[5:20, 5:20], mask[5, 5:20] = values[1], values[2]
+    Image.fromarray(mask).save(place)
+    with pytest.raises(FormatError, match=r"shape 0.png: a mask has two values"):
+        pictures(folder)
+
+
+def test_colours_of_16_bits_are_refused(folder: Path) -> None:
+    rows = b"".join(b"\0" + b"\0\1" * 3 * 4 for _ in range(4))
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", 4, 4, 16, 2, 0, 0, 0))
+    content = b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+    (folder / "masks/shape 0.png").write_bytes(content)
+    with pytest.raises(FormatError, match="8 bits a channel"):
+        pictures(folder)
+
+
 def test_a_user_trains_on_a_folder(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,5 +1,6 @@
 """svmlight files, against scikit-learn and line by line."""
 
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 
@@ -59,3 +60,10 @@ def test_a_users_own_file_is_sparse_or_dense(tmp_path: Path) -> None:
 def test_what_has_to_be_scaled_cannot_stay_sparse(tmp_path: Path) -> None:
     with pytest.raises(DataMismatch, match=r"own\.svm cannot stay sparse: that takes .* scale: none"):
         own(tmp_path, sparse=True, scale="all")
+
+
+def test_empty_lines_at_the_end_are_no_rows_and_a_file_of_them_is_refused() -> None:
+    read = partial(read_svmlight, where="own.svm", num_features=5, num_labels=4)
+    assert len(read(GOOD).y) == len(read(GOOD + b"\n\n").y)
+    with pytest.raises(FormatError, match=r"own\.svm has no row"):
+        read(b"\n \n")

@@ -137,6 +137,9 @@ def test_a_bad_csv_file_is_told_with_its_line(content: bytes, says: str) -> None
         (b'{"text": "", "labels": ["a"]}', "the text is empty"),
         (b'{"text": "\xff", "labels": ["a"]}', "this is not UTF-8"),
         (b"[" * 100_000, "is not"),
+        (b'{"text": "cut \\ud83d", "labels": ["a"]}', "is not"),
+        (b'{"text": "x", "labels": ["a", " "]}', "is not"),
+        (b'{"text": "x", "labels": ["a"], "labels": ["b"]}', "is not"),
     ],
 )
 def test_a_bad_line_of_json_is_told(line: bytes, says: str) -> None:
@@ -206,6 +209,16 @@ def test_a_data_set_of_the_hub_library_reads_as_its_files_do(tmp_path: Path) -> 
         assert texts == [row["sentence"] for row in rows]
         assert [sorted(np.flatnonzero(one)) for one in y] == [sorted({*row["topics"]}) for row in rows]
         assert [len(index) for index in rows_of_part.values()] == [8, 2, 2]
+
+
+def test_a_folder_of_csv_files_reads_through_the_hub_library_as_by_itself(tmp_path: Path) -> None:
+    pytest.importorskip("datasets", reason="the extra hf is not installed")
+    lines = [f"text {n},{('art;None', 'None', 'sport; art')[n % 3]}" for n in range(12)]
+    (tmp_path / "csv").mkdir()
+    (tmp_path / "csv" / "train.csv").write_text("\n".join(["text,labels", *lines]))
+    given = {"hub": HubTexts(str(tmp_path / "csv"))}, {"train": str(tmp_path / "csv" / "train.csv")}
+    (texts, y, _), (same, other, _) = (own(**options, num_labels=3).read() for options in given)
+    assert texts == same and (y == other).all() and y.sum() == 20
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ class PictureFolder(DeviceData):
             transform=transform,
             observed_share=observed_share,
         )
-        at_least(1, size=size)
+        at_least(16, size=size)
         if not 0 < share < 0.5:
             raise DataMismatch(f"share is {share}: take a number above 0 and below 1/2.")
         self.pictures, self.masks, self.mask_suffix = pictures, masks or pictures, mask_suffix

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from datamodules.errors import DataMismatch, DataNotFound, FormatError
-from datamodules.readers.texts import LabelledTexts
+from datamodules.readers.texts import LabelledTexts, split_names
 from networks.transformer.weights import INSTALL
 
 NAMES = {"train": ("train",), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
@@ -74,7 +74,7 @@ class HubTexts:
             found = (
                 datasets.load_from_disk(self.name)
                 if saved
-                else datasets.load_dataset(self.name, self.config, revision=self.revision)
+                else datasets.load_dataset(self.name, self.config, revision=self.revision, **self._csv())
             )
         except Exception as error:  # files of another origin may fail in any way
             reason = " ".join(str(error).split())[:500]
@@ -83,6 +83,10 @@ class HubTexts:
                 "Correct --data.hub.name or --data.hub.config, or give a folder of save_to_disk."
             ) from None
         return found if isinstance(found, dict) else {"train": found}
+
+    def _csv(self) -> dict[str, bool]:
+        """For a folder of CSV files: a label may be called None."""
+        return {"keep_default_na": False} if any(Path(self.name).rglob("*.csv")) else {}
 
     def _part(self, data: Any, where: str) -> LabelledTexts:  # noqa: ANN401  (datasets.Dataset)
         for column, option in ((self.text, "text"), (self.labels, "labels")):
@@ -109,7 +113,9 @@ class HubTexts:
 
 def _chosen(written: Any, names: tuple[str, ...] | None) -> tuple[str, ...]:  # noqa: ANN401
     """The names of one row's labels: one, several or none."""
-    labels = written if isinstance(written, list) else [written]
+    labels: list[Any] = written if isinstance(written, list) else [written]
+    if isinstance(written, str):
+        labels = [*split_names(written)]
     known = (label for label in labels if label is not None and label != -1)
     return tuple(names[label] if names else label for label in known)
 

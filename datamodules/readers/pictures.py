@@ -36,7 +36,8 @@ def read_pair(
     """
     with opened(picture, where[0]) as colours, opened(mask, where[1]) as object_:
         check_shapes(colours.size, object_.size, where)
-        values = Image.fromarray(two_valued(np.asarray(opaque(object_, where[1]).convert("L")), where[1]))
+        grey = np.asarray(opaque(object_, where[1]).convert("L"))
+        values = Image.fromarray(two_valued(grey, where[1], lossless=object_.format != "JPEG"))
         resized = colours.convert("RGB").resize((size, size), Image.Resampling.BOX)
         nearest = values.resize((size, size), Image.Resampling.NEAREST)
     return np.asarray(resized).transpose(2, 0, 1), np.asarray(nearest)
@@ -68,11 +69,12 @@ def opaque(mask: Image.Image, where: str | Path) -> Image.Image:
     return mask
 
 
-def two_valued(mask: np.ndarray, where: str | Path) -> np.ndarray:
+def two_valued(mask: np.ndarray, where: str | Path, *, lossless: bool = False) -> np.ndarray:
     """0 and 1 for a mask of two values, whichever they are, the brighter being the object's.
 
     A mask that JPEG or soft edges blurred a little is cut between 127 and 128. One that is the same
-    everywhere is all background if it is 0, all object if it is 1 or 255.
+    everywhere is all background if it is 0, all object if it is 1 or 255. `lossless`: JPEG did not write it,
+    so three values are numbers of classes.
 
     Raises:
         FormatError: more values than these.
@@ -82,11 +84,12 @@ def two_valued(mask: np.ndarray, where: str | Path) -> np.ndarray:
         return (mask == values[1]).astype(np.uint8)
     if len(values) == 1 and values[0] in (0, 1, 255):
         return (mask > 0).astype(np.uint8)
-    between = float(((mask > CLEAR[0]) & (mask < CLEAR[1])).mean())
-    if between > BLURRED or values[-1] < CLEAR[1]:
+    low, high = (values[0], values[-1]) if lossless else CLEAR
+    between = float(((mask > low) & (mask < high)).mean())
+    if between > BLURRED or values[-1] < CLEAR[1] or (lossless and len(values) == 3):
         raise FormatError(
             f"{where}: a mask has two values, background and object; this one has {len(values)}, from "
-            f"{values[0]} to {values[-1]}, and {between:.0%} of its pixels are neither black nor white. "
+            f"{values[0]} to {values[-1]}, and {between:.0%} of its pixels are neither. "
             "Paint the object white and all else black."
         )
     return (mask > THRESHOLD).astype(np.uint8)
@@ -104,6 +107,9 @@ def opened(file: BinaryIO, where: str | Path) -> Iterator[Image.Image]:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             picture: Image.Image = Image.open(file, formats=FORMATS)
+            deep = any(
+                ";16" in str(tile[3]) for tile in getattr(picture, "tile", ())
+            )  # gone once it is loaded
             if picture.mode in EIGHT_BITS:
                 ImageOps.exif_transpose(picture, in_place=True)
             picture.load()
@@ -120,6 +126,6 @@ def opened(file: BinaryIO, where: str | Path) -> Iterator[Image.Image]:
     except Exception as error:  # a damaged file can raise anything
         raise FormatError(f"{where} is damaged or incomplete ({error}). Get the file again.") from error
     with picture:
-        if picture.mode not in EIGHT_BITS:
+        if picture.mode not in EIGHT_BITS or deep:
             raise FormatError(f"{where} has the mode {picture.mode}: save it with 8 bits a channel.")
         yield picture

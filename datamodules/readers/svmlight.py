@@ -14,11 +14,16 @@ from datamodules.readers.arff_header import Attribute
 def read_svmlight(content: bytes, *, where: str, num_features: int, num_labels: int) -> ArffTable:
     """Features x (N, D) float32, sparse, and label sets y (N, L); columns count from 1, labels from 0.
 
+    Empty lines at the end are no rows.
+
     Raises:
-        FormatError: a line has another form, a column or label beyond the given sizes, or columns that do
-            not ascend. The message names the line.
+        FormatError: no row; or a line has another form, a column or label beyond the given sizes, or columns
+            that do not ascend. The message names the line.
     """
     lines = content.decode("utf-8", errors="replace").splitlines()
+    lines = lines[: max((n for n, line in enumerate(lines, 1) if line.strip()), default=0)]
+    if not lines:
+        raise FormatError(f"{where} has no row. Give a file with rows of labels and column:value.")
     y = np.zeros((len(lines), num_labels), np.uint8)
     values: list[float] = []
     columns: list[int] = []

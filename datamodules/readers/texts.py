@@ -74,7 +74,9 @@ def read_csv(content: bytes, *, where: str) -> LabelledTexts:
             raise _bad(where, line, f"{len(cells)} columns, the header has {len(header)}")
         lines.append(line)
         texts.append(_text(cells[0], where, line))
-        labels.append(_split(cells[1], BETWEEN) if one_column else _marked(cells[1:], names, where, line))
+        labels.append(
+            split_names(cells[1], BETWEEN) if one_column else _marked(cells[1:], names, where, line)
+        )
     return _read(texts, labels, lines, where, None if one_column else names)
 
 
@@ -89,12 +91,11 @@ def read_json_lines(content: bytes, *, where: str) -> LabelledTexts:
         if not written.strip():
             continue
         try:
-            found = json.loads(written)
-            text, names = found[TEXT], found[LABELS]
-            fits = (
-                isinstance(text, str) and isinstance(names, list) and all(isinstance(n, str) for n in names)
-            )
-        except (ValueError, KeyError, TypeError, RecursionError):
+            found = json.loads(written, object_pairs_hook=_each_once)
+            text, names = found[TEXT], [name.strip() for name in found[LABELS]]
+            fits = isinstance(found[LABELS], list) and all(names)
+            "".join([text, *names]).encode()  # half a surrogate is no character
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             fits = False
         if not fits:
             raise _bad(where, line, f'{quoted(written)} is not {{"text": "...", "labels": ["...", ...]}}')
@@ -172,7 +173,15 @@ def _text(text: str, where: str, line: int) -> str:
     return text
 
 
-def _split(cell: str, between: str) -> tuple[str, ...]:
+def _each_once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """The object of a line of JSON; ValueError if a key is there twice."""
+    if len(found := dict(pairs)) < len(pairs):
+        raise ValueError("a key is there twice")
+    return found
+
+
+def split_names(cell: str, between: str = BETWEEN) -> tuple[str, ...]:
+    """The names in a cell, without blanks around them and without empty ones."""
     return tuple(name for part in cell.split(between) if (name := part.strip()))
 
 
