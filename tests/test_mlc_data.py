@@ -280,9 +280,8 @@ def test_rows_without_a_label_are_dropped_everywhere(tmp_path: Path) -> None:
 
 def test_files_without_a_single_label_are_refused(tmp_path: Path) -> None:
     train = write(tmp_path / "a.arff", dense_arff(np.ones((9, 1)), np.zeros((9, 2))))
-    for scale in ("none", "train"):
-        with pytest.raises(DataMismatch, match="No row is left for train"):
-            MultiLabelData(1, 2, train=train, scale=scale).setup()
+    with pytest.raises(DataMismatch, match="No row is left for train"):
+        MultiLabelData(1, 2, train=train, scale="train").setup()
 
 
 def test_one_file_for_two_parts_is_refused(tmp_path: Path) -> None:
