@@ -47,9 +47,10 @@ class MarginalCrossEntropy(Criterion[ChainPotentials]):
     """Loss: mean over positions of -log p_t(gold_t). Prediction: the marginals p.   [Scaling eq. 5]"""
 
     def loss(self, p: ChainPotentials, y: Tags) -> Rows:
-        return gold_checked(self._loss(p, y), p, y.argmax(-1))
+        return gold_checked(self.unchecked(p, y), p, y.argmax(-1))
 
-    def _loss(self, p: ChainPotentials, y: Tags) -> Rows:
+    def unchecked(self, p: ChainPotentials, y: Tags) -> Rows:
+        """The loss, infinite where gold tags are forbidden."""
         gold = gold_probability(chain.marginals(p), y)
         wide = p.unary.dtype == torch.float64
         hard = (gold.detach() < (SMALLER if wide else SMALL)).any(1)
@@ -60,7 +61,7 @@ class MarginalCrossEntropy(Criterion[ChainPotentials]):
         if wide or not torch.is_grad_enabled():
             redone = _in_logs(again.to(torch.float64), y[hard])
         else:
-            redone = self._loss(again.to(torch.float64), y[hard].double())
+            redone = self.unchecked(again.to(torch.float64), y[hard].double())
         return rows.index_put((hard,), redone.to(rows.dtype))
 
     def predict(self, p: ChainPotentials) -> Tags:
