@@ -5,8 +5,8 @@ python -m scripts.rename_records [--results results] [--runs runs]
 A run's id hashes its config, so renaming a class changes the ids of its runs. This script applies the renames
 in STEPS to the configs of records and run folders, updates the ids, and updates configs and sweeps that name
 another run. Before anything is written, two things are checked for each record: its id hashes its config, and
-the new config with the old names restored is the old one. Records that are up to date do not change. So the
-script may run again, for example on records from an older clone.
+the new config with the old names restored is the old one, empty init_args apart. Records that are up to date
+do not change. So the script may run again, for example on records from an older clone.
 """
 
 import argparse

@@ -149,17 +149,11 @@ def test_a_run_is_compared_with_the_truth(column: str, layers: list[str], tmp_pa
 
 def test_the_truth_is_asked_where_the_data_are() -> None:
     """A run on a GPU: the data are there, and no module holds the known energy."""
-    asked = []
-
-    class There(nn.Module):
-        def to(self, device: torch.device) -> "There":  # type: ignore[override]
-            asked.append(device)
-            return self
-
-    truth = SimpleNamespace(energy=There(), regret=lambda x, y: y.sum(-1), gap=lambda x, y: y.sum(-1))
-    split = SimpleNamespace(
-        inputs=torch.zeros(2, 3, device="meta"), y=torch.zeros(2, 3, device="meta"), mask=None
-    )
+    asked: list[torch.device] = []
+    energy = SimpleNamespace(to=asked.append)
+    truth = SimpleNamespace(energy=energy, regret=lambda x, y: y.sum(-1), gap=lambda x, y: y.sum(-1))
+    there = torch.zeros(2, 3, device="meta")
+    split = SimpleNamespace(inputs=there, y=there, mask=None)
     trainer: Any = SimpleNamespace(datamodule=SimpleNamespace(truth=truth, splits={"test": split}))
     scheme = SimpleNamespace(space=LabelSets(3), predict=lambda batch: batch.y)
     found = AgainstTruth().compare(trainer, scheme, "test")

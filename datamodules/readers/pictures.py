@@ -89,7 +89,7 @@ def two_valued(mask: np.ndarray, where: str | Path, *, lossless: bool = False) -
     if between > BLURRED or values[-1] < CLEAR[1] or (lossless and len(values) == 3):
         raise FormatError(
             f"{where}: a mask has two values, background and object; this one has {len(values)}, from "
-            f"{values[0]} to {values[-1]}, and {between:.0%} of its pixels are neither. "
+            f"{values[0]} to {values[-1]}, and {between:.0%} of its pixels lie between. "
             "Paint the object white and all else black."
         )
     return (mask > THRESHOLD).astype(np.uint8)
@@ -107,9 +107,7 @@ def opened(file: BinaryIO, where: str | Path) -> Iterator[Image.Image]:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             picture: Image.Image = Image.open(file, formats=FORMATS)
-            deep = any(
-                ";16" in str(tile[3]) for tile in getattr(picture, "tile", ())
-            )  # gone once it is loaded
+            deep = any(";16" in str(tile[3]) for tile in getattr(picture, "tile", ()))  # before it is loaded
             if picture.mode in EIGHT_BITS:
                 ImageOps.exif_transpose(picture, in_place=True)
             picture.load()

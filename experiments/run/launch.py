@@ -122,7 +122,7 @@ class Launch:
                     return "blocked", f"needs {self.names[needed]}: {why[needed]}"
             if any(r.id == needed for r in [*self.waiting, *(s.run for s in self.slots)]):
                 return "later", ""
-            if not store.has_finished(needed):
+            if store.read_record(needed) is None:
                 return "blocked", f"needs {self.names[needed]}: {store.run_dir(needed)} is not finished"
         if store.is_held(store.run_dir(run.id)):
             return "later", "another process works on it"

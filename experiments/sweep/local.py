@@ -144,11 +144,12 @@ def check(sweep: Sweep, console: Console, *, count: int | None = None, fetch: bo
 
 
 def _refuse_changed(sweep: Sweep, known: list[Trial]) -> None:
-    for trial in [trial for trial in known if trial.state == DONE and trial.run_id][:1]:
-        point = trial.point | {trials.SEED: trials.seed_of(sweep, trial.point)}
-        (config,) = trials.configs_of(sweep, [trial.point], _parse(1))
+    done = next((trial for trial in known if trial.state == DONE), None)
+    if done:
+        (config,) = trials.configs_of(sweep, [done.point], _parse(1))
+        point = done.point | {trials.SEED: trials.seed_of(sweep, done.point)}
         trials.refuse_changed(
-            sweep, trial.number, trial.run_id, trials.run_of(sweep, trial.number, point, config)
+            sweep, done.number, done.run_id, trials.run_of(sweep, done.number, point, config)
         )
 
 

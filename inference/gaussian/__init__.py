@@ -101,7 +101,7 @@ def variances(p: GaussianPotentials) -> Float[Tensor, "B *N"]:
 def _solver(path: Path, a: Tensor, p: GaussianPotentials, tolerance: float) -> Solver:
     labels = p.unary.shape[-1]
     if path == "auto":
-        path = "woodbury" if min(a.shape[1:]) <= LARGEST.get(a.device.type, 256) else "cg"
+        path = "woodbury" if min(a.shape[1:]) <= LARGEST.get(a.device.type, LARGEST["cpu"]) else "cg"
     if path == "cg":
         return ConjugateGradient(a, p.ridge, labels, tolerance=tolerance)
     if path == "woodbury":

@@ -190,7 +190,7 @@ def main() -> None:
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     device = parser.parse_args().device
     torch.set_num_threads(1)
-    compare(Console(width=140), device)
+    compare(Console(), device)
     by_size(device)
 
 
