@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from energies.base import ConditionedEnergy, StructuredEnergy
@@ -79,15 +79,16 @@ class GaussianPotentials:
     1, and s = (1 - y, y); with more, y (..., B, N, M) is s.
 
     Attributes:
-        unary: U, (B, N, M), two labels or more. Half precision is converted to float32, here and in A.
+        unary: U, (B, N, M), two labels or more. Half precision is converted to float32, here and in A; if one
+            of the two is float64, so is the other.
         embedding: A, (B, N, D).
-        ridge: lambda, above 0, or (B,), one for each example; a constant, which gets no gradient.
+        ridge: lambda, above 0 and finite, or (B,), one for each example; a constant, which gets no gradient.
         mask: (B, N) bool, True is real; scores at masked positions do not count.
         policy: how `definite` makes sure that F has a maximum.
     """
 
-    unary: Float[Tensor, "B *N M"]
-    embedding: Float[Tensor, "..."]
+    unary: Shaped[Tensor, "B *N M"]
+    embedding: Shaped[Tensor, "..."]
     ridge: Factor = 1.0
     mask: Tensor | None = None
     policy: Definite = CapEmbeddings()
@@ -100,15 +101,21 @@ class GaussianPotentials:
                 f"{tuple(self.embedding.shape)} make no Gaussian field: give (examples, positions, labels), "
                 "two labels or more, and (examples, positions, features)."
             )
-        one = isinstance(self.ridge, Tensor) and self.ridge.shape != self.unary.shape[:1]
-        if one or not bool(torch.as_tensor(self.ridge > 0).all()):
+        if 0 in self.embedding.shape[1:]:
             raise ValueError(
-                f"ridge is {self.ridge}: take a number above 0, or one for each of the {len(self.unary)} "
-                "examples."
+                f"embeddings of shape {tuple(self.embedding.shape)} have no positions or no features: give "
+                "one or more of each."
             )
-        for name in ("unary", "embedding"):  # as mixed precision makes them: too coarse for a factor
-            if (scores := getattr(self, name)).dtype in (torch.float16, torch.bfloat16):
-                object.__setattr__(self, name, scores.float())
+        if isinstance(self.ridge, Tensor) and not self.ridge.dim():
+            object.__setattr__(self, "ridge", float(self.ridge))
+        fits = not isinstance(self.ridge, Tensor) or self.ridge.shape == self.unary.shape[:1]
+        ridge = torch.as_tensor(self.ridge)
+        if not (fits and bool(((ridge > 0) & (ridge < math.inf)).all())):
+            raise ValueError(
+                f"ridge is {self.ridge}: take a finite number above 0, or one for each of the "
+                f"{len(self.unary)} examples."
+            )
+        self._convert()
         if self.mask is not None and (
             self.mask.shape != self.unary.shape[:-1] or self.mask.dtype != torch.bool
         ):
@@ -116,6 +123,18 @@ class GaussianPotentials:
                 f"the mask is {self.mask.dtype} of shape {tuple(self.mask.shape)}; unary scores of shape "
                 f"{tuple(self.unary.shape)} need bool of shape {tuple(self.unary.shape[:-1])}."
             )
+
+    def _convert(self) -> None:
+        """Give both kinds of scores one type that a factor can use; integers are no scores."""
+        for name in ("unary", "embedding"):
+            scores = getattr(self, name)
+            if not scores.is_floating_point():
+                raise ValueError(f"the {name} scores are {scores.dtype}: call .float() on them.")
+            if scores.dtype in (torch.float16, torch.bfloat16):  # as mixed precision makes them
+                object.__setattr__(self, name, scores.float())
+        wide = torch.promote_types(self.unary.dtype, self.embedding.dtype)
+        object.__setattr__(self, "unary", self.unary.to(wide))
+        object.__setattr__(self, "embedding", self.embedding.to(wide))
 
     @property
     def numbers(self) -> int:
@@ -220,12 +239,17 @@ class GaussianPotentials:
         """mu_max, the largest eigenvalue of K, from the smaller of A^T A and A A^T.
 
         Raises:
-            ValueError: an embedding is not finite; the message names its example.
+            ValueError: an embedding is not finite, or too large for a product of two; the message names its
+                example.
         """
         a = self.flat()[1]
         gram = lower_gram(a if a.shape[1] >= a.shape[2] else a.mT)
-        if not bool(gram.isfinite().all()):
+        if not bool((fine := gram.isfinite().flatten(1).all(1)).all()):
             self.check_finite()
+            raise ValueError(
+                f"example {int((~fine).nonzero()[0])} has embeddings whose products are not finite in "
+                f"{str(a.dtype).removeprefix('torch.')}: look for what makes them so large in the network."
+            )
         return torch.linalg.eigvalsh(gram)[..., -1]
 
     def check_finite(self) -> None:

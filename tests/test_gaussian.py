@@ -280,43 +280,6 @@ def test_a_field_at_the_edge_of_its_precision_is_made_definite() -> None:
     assert "example 3 has no best answer" in str(NotDefinite(3))
 
 
-@pytest.mark.parametrize("value", [torch.nan, torch.inf])
-def test_scores_that_are_not_finite_are_named(value: float) -> None:
-    p = field(2, 3, 2, 2)
-    p.unary[1, 2, 0] = value
-    for path in ("woodbury", "cg", "dense"):
-        with pytest.raises(ValueError, match="example 1 has a unary score that is not finite"):
-            gaussian.mode(p, path)
-    hidden = GaussianPotentials(p.unary, p.embedding, mask=torch.tensor([[True] * 3, [True, True, False]]))
-    assert bool(gaussian.mode(hidden.definite()).isfinite().all())
-    q = field(2, 3, 2, 2)
-    q.embedding[1, 0, 1] = value
-    says = "example 1 has an embedding that is not finite"
-    for path in ("woodbury", "cg", "dense"):
-        with pytest.raises(ValueError, match=says):
-            gaussian.mode(q, path)
-    for policy in (CapEmbeddings(), RaiseRidge()):
-        with pytest.raises(ValueError, match=says):
-            CrossEntropy().loss(replace(q, policy=policy), torch.zeros(2, 3, dtype=torch.float64))
-
-
-@pytest.mark.parametrize(
-    ("unary", "embedding", "options", "says"),
-    [
-        ((2, 3, 1), (2, 3, 4), {}, "two labels or more"),
-        ((2, 3, 2), (2, 4, 4), {}, "make no Gaussian field"),
-        ((2, 3, 2), (2, 3, 4), {"ridge": 0.0}, "ridge is 0"),
-        ((2, 3, 2), (2, 3, 4), {"ridge": torch.ones(3)}, "one for each of the 2 examples"),
-        ((2, 3, 2), (2, 3, 4), {"mask": torch.ones(2, 4, dtype=torch.bool)}, "need bool of shape"),
-    ],
-)
-def test_shapes_that_do_not_fit_are_refused(
-    unary: tuple[int, ...], embedding: tuple[int, ...], options: dict, says: str
-) -> None:
-    with pytest.raises(ValueError, match=says):
-        GaussianPotentials(torch.zeros(unary), torch.zeros(embedding), **options)
-
-
 def test_masked_positions_change_nothing() -> None:
     short = field(1, 3, 2, 2)
     more = (

@@ -19,7 +19,7 @@ from experiments.plan.table import Figure
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-LETTERS = 28  # of a line of a row's name
+LETTERS = 24  # of a line of a row's name
 INCH = 0.75  # the side of a picture
 BESIDE, BELOW = 1.06, 1.3  # from one picture to the next, in sides; numbers stand below
 

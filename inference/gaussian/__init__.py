@@ -24,8 +24,9 @@ from inference.gaussian.solve import (
 
 Path = Literal["auto", "dense", "cg", "woodbury"]
 
-# Features up to which a solution and its gradient are faster by factors: docs/benchmarks.md
-LARGEST = {"cpu": 256, "cuda": 512}
+# Features up to which factors are faster, and the same with `MANY` positions a feature: docs/benchmarks.md
+LARGEST = {"cpu": (256, 1024), "cuda": (512, 512)}
+MANY = 16
 
 
 def mode(p: GaussianPotentials, path: Path = "auto", *, tolerance: float = 1e-5) -> Float[Tensor, "B *N M"]:
@@ -36,10 +37,11 @@ def mode(p: GaussianPotentials, path: Path = "auto", *, tolerance: float = 1e-5)
     - `woodbury` factors D x D matrices (N x N where N < D).
     - `cg` needs products with A alone; each column stops at a relative residual of `tolerance`.
     - `dense` is the reference: it solves the system of N M equations, which has B (N M)^2 numbers.
-    - `auto` is `woodbury`, or `cg` where features and positions are many.
+    - `auto` is `woodbury`, or `cg` where features are many and positions are not many times more.
 
     Where the system of an example is not positive definite, F has no maximum: `dense` raises an error, the
-    others warn and take the mode of `p.definite()`.
+    others warn and take the mode of `p.definite()`. A `cg` that runs out of steps warns. Rounding errors grow
+    as 1 / (1 - mu_max / lambda): where that is above 1e4, take float64 scores.
 
     Raises:
         ValueError: an unknown path; a score that is not finite; with `dense`, F has no maximum.
@@ -51,8 +53,9 @@ def mode(p: GaussianPotentials, path: Path = "auto", *, tolerance: float = 1e-5)
         found = _solved(p, path, tolerance)
     except NotDefinite as error:
         p.check_finite()
+        definite = p.definite()
         warnings.warn(f"{error} This was done here.", stacklevel=2)
-        found = _solved(p.definite(), path, tolerance)
+        found = _solved(definite, path, tolerance)
     if not bool(found.isfinite().all()):
         p.check_finite()
     return found
@@ -101,7 +104,10 @@ def variances(p: GaussianPotentials) -> Float[Tensor, "B *N"]:
 def _solver(path: Path, a: Tensor, p: GaussianPotentials, tolerance: float) -> Solver:
     labels = p.unary.shape[-1]
     if path == "auto":
-        path = "woodbury" if min(a.shape[1:]) <= LARGEST.get(a.device.type, LARGEST["cpu"]) else "cg"
+        usual, with_many = LARGEST.get(a.device.type, LARGEST["cpu"])
+        positions, features = a.shape[1:]
+        most = with_many if positions >= MANY * features else usual
+        path = "woodbury" if min(positions, features) <= most else "cg"
     if path == "cg":
         return ConjugateGradient(a, p.ridge, labels, tolerance=tolerance)
     if path == "woodbury":

@@ -12,6 +12,7 @@ solution, its gradient, and the gradient's own gradient.
 Shapes: B examples, N positions, M labels, D features; A (B, N, D), right-hand sides and solutions (B, N, M).
 """
 
+import warnings
 from abc import ABC, abstractmethod
 from typing import Any
 
@@ -100,7 +101,8 @@ class ConjugateGradient(Solver):
 
     A column stops when the norm of its residual is at most `tolerance` times that of its right-hand side.
     `steps` has the number of products of each system of the last call, (B, M): the mean, then labels 1..M-1.
-    In exact arithmetic D + 1 are enough, since K has at most D + 1 distinct eigenvalues.
+    In exact arithmetic D + 1 are enough, since K has at most D + 1 distinct eigenvalues. A solve that ends
+    after 2 D + 20 without that warns, and names the example.
 
     Raises, where it is called:
         NotDefinite: a direction of negative curvature was met.
@@ -130,6 +132,14 @@ class ConjugateGradient(Solver):
         failed = found.diverged.flatten(1).any(1)
         if bool(failed.any()):
             raise NotDefinite(int(failed.nonzero()[0]))
+        if bool((short := (found.left > self.tolerance).flatten(1).any(1)).any()):
+            row = int(short.nonzero()[0])
+            warnings.warn(
+                f"conjugate gradient ran out of its {self.most} steps: in example {row} a relative residual "
+                f"of {float(found.left[row].max()):.1e} is left, {self.tolerance:g} was asked for. Take "
+                "path='woodbury', with float64 scores where the largest eigenvalue is close to the ridge.",
+                stacklevel=2,
+            )
         assert found.steps is not None
         self.steps = found.steps.squeeze(-1)
         mean, rest = found.x[0].mT.split([1, self.others], -1)
