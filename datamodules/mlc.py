@@ -173,7 +173,9 @@ class MultiLabelData(DeviceData):
         paths = {part: Path(path) for part, path in self.own.items()}
         for part, path in paths.items():
             if not path.is_file():
-                raise DataNotFound(f"There is no file {path} (--data.{part}). Correct the path.")
+                raise DataNotFound(
+                    f"There is no file {path} (--data.{part}). Put it there, or correct the path."
+                )
         if "train" not in paths:
             raise DataNotFound("A test or validation file of your own needs --data.train too.")
         return paths

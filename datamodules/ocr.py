@@ -82,7 +82,11 @@ class OCRLetters(DeviceData):
         """See DeviceData.missing."""
         if self.own is None:
             return self.sources.missing(data_set(NAME))
-        return None if self.own.is_file() else f"There is no file {self.own} (--data.file). Correct the path."
+        return (
+            None
+            if self.own.is_file()
+            else f"There is no file {self.own} (--data.file). Put it there, or correct the path."
+        )
 
     def source_files(self) -> dict[str, Any] | None:
         """See DeviceData.source_files."""

@@ -119,7 +119,7 @@ class TaggedSentences(DeviceData):
         """See DeviceData.missing."""
         for option, path in self.own.items():
             if not path.exists():
-                return f"There is no {path} (--data.{option}). Correct the path."
+                return f"There is no {path} (--data.{option}). Put it there, or correct the path."
         return missing(self.registered(), self.sources)
 
     def source_files(self) -> dict[str, Any] | None:

@@ -95,6 +95,8 @@ def test_a_sentence_has_an_example_for_each_predicate() -> None:
     ("before", "after", "says"),
     [
         (b"3\tto\tTO\t-\t-\tB-ARG1\tO", b"3\tto\tTO\t-\t-\tB-ARG1", "line 4: 6 columns, a token has 7 as"),
+        (b"\tB-ARG0\tO", b"\tB-ARG0", "line 2: 6 columns, a token has 7 as the others"),
+        (b"3\tto\t", b"3\t\t", "line 4: token 3 of its sentence has no word"),
         (b"3\tto\tTO\t-\t-\tB-ARG1\tO\n", b"", "line 4: token 3 of its sentence has the number '4'"),
         (b"I-ARG1", b"I-ARG2", "line 5: column 6: 'I-ARG2' follows 'B-ARG1'"),
         (b"B-ARG1", b"B-ARG9", "line 4: column 6: the role 'ARG9' is none of 60"),

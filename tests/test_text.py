@@ -91,12 +91,13 @@ def test_data_that_is_not_here_is_told_in_a_sentence() -> None:
         ({"name": "reuters"}, "There is no data set 'reuters'. Did you mean reuters21578"),
         ({"train": "{}.csv", "num_labels": 0}, r"2 labels, .* says 0\. Set --data\.num_labels 2"),
         ({"train": "{}.csv", "num_labels": 3}, r"2 labels, .* says 3\. Set --data\.num_labels 2"),
+        ({"train": "{}.none.csv", "num_labels": 3}, r"none\.csv: no text has a label\. Is it the"),
         ({"train": "{}.csv", "labels": ["b", "c"]}, r"a\.csv, line 2: the label 'a' is none of the 2: b, c"),
     ],
 )  # fmt: skip
 def test_wrong_options_are_told_in_a_sentence(arguments: dict[str, str], says: str, tmp_path: Path) -> None:
-    for suffix in ("csv", "txt"):
-        (tmp_path / f"a.{suffix}").write_text("text,labels\none,a\ntwo,a;b\n")
+    for name, second in (("a.csv", "a;b"), ("a.txt", "a;b"), ("a.none.csv", "")):
+        (tmp_path / name).write_text(f"text,labels\none,{second[:1]}\ntwo,{second}\n")
     given = {
         key: value.replace("{}", str(tmp_path / "a")) if isinstance(value, str) else value
         for key, value in arguments.items()

@@ -1,12 +1,7 @@
 """The encoder as a feature network: against transformers, on real sentences and stories."""
 
-import json
-import shutil
-import subprocess
-import sys
 from copy import deepcopy
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -18,15 +13,12 @@ pytest.importorskip("transformers", reason="the extra hf is not installed")
 
 import transformers
 
-from datamodules.errors import DataMismatch
 from datamodules.text.tokens import NO_WORD, pieces_of
 from networks.inputs import WordPieces
 from networks.pretrained import load_part
 from networks.transformer import Encoder
 from networks.transformer.encoder import Pooling, Trained
-from networks.transformer.weights import EncoderUnusable, checksum, place_of, pretrained, tokenizer_of
-
-WORDS = 16
+from networks.transformer.weights import EncoderUnusable, place_of, pretrained, tokenizer_of
 
 
 @pytest.fixture(scope="module")
@@ -169,24 +161,13 @@ def test_a_checkpoint_holds_what_trains_and_restores_it(
     assert torch.equal(again(stories), net.eval()(stories))
 
 
-TINY: dict[str, Any] = {"vocab_size": 99, "hidden_size": WORDS, "intermediate_size": 32, "pad_token_id": 0}
-KINDS: dict[str, dict[str, Any]] = {
-    "bert": TINY | {"num_hidden_layers": 4, "num_attention_heads": 2},
-    "roberta": TINY | {"num_hidden_layers": 4, "num_attention_heads": 2},
-    "electra": TINY | {"num_hidden_layers": 4, "num_attention_heads": 2, "embedding_size": 8},
-    "mpnet": TINY | {"num_hidden_layers": 4, "num_attention_heads": 2},
-    "modernbert": TINY | {"num_hidden_layers": 4, "num_attention_heads": 2, "global_attn_every_n_layers": 2},
-    "distilbert": {"vocab_size": 99, "dim": WORDS, "hidden_dim": 32, "n_layers": 4, "n_heads": 2},
-}
-
-
 def small(kind: str, folder: Path) -> None:
     """An encoder of four layers, untrained."""
-    config = transformers.AutoConfig.for_model(kind, **KINDS[kind])
+    config = transformers.AutoConfig.for_model(kind, **world.KINDS[kind])
     transformers.AutoModel.from_config(config).save_pretrained(folder)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", world.KINDS)
 def test_layers_of_other_kinds_of_encoders_split_too(kind: str, tmp_path: Path) -> None:
     small(kind, tmp_path)
     ids = torch.randint(3, 99, (3, 7))
@@ -199,7 +180,7 @@ def test_layers_of_other_kinds_of_encoders_split_too(kind: str, tmp_path: Path) 
             torch.testing.assert_close(ours, whole.last_hidden_state[:, 0], atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", world.KINDS)
 @pytest.mark.parametrize("num_top", [3, 4])
 def test_a_mark_tells_predicates_apart_whatever_the_kind_and_the_layers_that_train(
     kind: str, num_top: int, tmp_path: Path
@@ -221,26 +202,16 @@ def test_a_mark_tells_predicates_apart_whatever_the_kind_and_the_layers_that_tra
 
 def test_weights_that_lack_a_layer_or_the_pooler_are_refused(tmp_path: Path) -> None:
     masked, short = tmp_path / "masked", tmp_path / "short"
-    config = transformers.AutoConfig.for_model("bert", **KINDS["bert"])
+    config = transformers.AutoConfig.for_model("bert", **world.KINDS["bert"])
     transformers.BertForMaskedLM(config).save_pretrained(masked)
     with pytest.raises(EncoderUnusable, match=r"has no pooler. Set pooling: first, or mean"):
         Encoder(str(masked), trained="frozen", pooling="pooler")
     Encoder(str(masked), trained="frozen")
-    shallow = transformers.AutoConfig.for_model("bert", **KINDS["bert"] | {"num_hidden_layers": 3})
+    shallow = transformers.AutoConfig.for_model("bert", **world.KINDS["bert"] | {"num_hidden_layers": 3})
     transformers.AutoModel.from_config(shallow).save_pretrained(short)
     config.save_pretrained(short)
     with pytest.raises(EncoderUnusable, match=r"The weights in .*short have no encoder.layer.3"):
         Encoder(str(short))
-
-
-def test_pieces_of_another_encoder_are_refused(mini: str, folder: Path) -> None:
-    for pieces in (pieces_of(["a text"], mini), pieces_of([["a", "text"]], mini)):
-        x = pieces.inputs(torch.tensor([0])).rows(torch.tensor([0]))
-        with pytest.raises(
-            EncoderUnusable, match=r"the network reads .*Set --data.encoder and the network's"
-        ):
-            Encoder(str(folder))(x)
-        Encoder(place_of(mini))(x)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
@@ -287,94 +258,3 @@ def test_a_cut_is_told_once_with_its_share(mini: str) -> None:
         pieces = pieces_of([["word"] * 30, ["short"], ["one"], ["two"]], mini, max_pieces=10)
     _, mask = pieces.words(torch.arange(4))
     assert mask.sum(1).tolist() == [8, 1, 1, 1]
-
-
-@pytest.fixture
-def folder(mini: str, tmp_path: Path) -> Path:
-    """A copy of the encoder whose files a test may change."""
-    copy = tmp_path / "encoder"
-    shutil.copytree(place_of(mini), copy, copy_function=shutil.copyfile)
-    copy.chmod(0o755)
-    return copy
-
-
-def test_a_tokenizer_of_another_encoder_is_refused(folder: Path) -> None:
-    content = json.loads((folder / "tokenizer.json").read_text())
-    content["added_tokens"] += [
-        {**content["added_tokens"][0], "id": 30522 + i, "content": f"[MORE{i}]"} for i in range(3)
-    ]
-    (folder / "tokenizer.json").write_text(json.dumps(content))
-    with pytest.raises(EncoderUnusable, match=r"does not match its weights: it has 30,525 word pieces"):
-        pieces_of(["a text"], str(folder))
-    assert checksum(str(folder)) != checksum(world.MINI)
-
-
-def test_unusable_encoders_are_named_in_one_sentence(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(EncoderUnusable, match=r"nobody/nothing is no folder here.*--data.encoder FOLDER"):
-        Encoder("nobody/nothing")
-    with (folder / "model.safetensors").open("r+b") as file:
-        file.truncate(1000)
-    with pytest.raises(EncoderUnusable, match="cannot be read"):
-        Encoder(str(folder))
-    (folder / "model.safetensors").unlink()
-    (folder / "pytorch_model.bin").write_bytes(b"a pickle")
-    with pytest.raises(EncoderUnusable, match=r"cannot be read.*--data.encoder FOLDER"):
-        Encoder(str(folder))
-    (folder / "config.json").unlink()
-    with pytest.raises(EncoderUnusable, match="cannot be read"):
-        Encoder(str(folder))
-
-
-WRONG = [
-    ({"trained": "top_layers", "num_top": 7}, "has 6 layers"),
-    ({"trained": "top_layers", "num_top": 0}, "num_top is 0"),
-    ({"trained": "frozen", "marks": True}, "Set trained: top_layers"),
-]
-
-
-@pytest.mark.parametrize(("options", "says"), WRONG)
-def test_settings_that_do_not_fit_are_refused(mini: str, options: dict[str, Any], says: str) -> None:
-    with pytest.raises(EncoderUnusable, match=says):
-        Encoder(mini, **options)
-
-
-def test_more_pieces_than_the_encoder_reads_are_refused(mini: str) -> None:
-    with pytest.raises(DataMismatch, match="reads 3 to 512 pieces"):
-        pieces_of(["a text"], mini, max_pieces=513)
-
-
-@pytest.mark.parametrize(("kind", "most"), [("bert", 22), ("roberta", 20), ("mpnet", 20)])
-def test_encoders_that_count_positions_from_the_padding_read_fewer_pieces(
-    kind: str, most: int, folder: Path, tmp_path: Path
-) -> None:
-    options = KINDS[kind] | {"vocab_size": 30522, "max_position_embeddings": 22, "pad_token_id": 1}
-    config = transformers.AutoConfig.for_model(kind, **options)
-    transformers.AutoModel.from_config(config).save_pretrained(tmp_path / kind)
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copyfile(folder / name, tmp_path / kind / name)
-    with pytest.raises(DataMismatch, match=f"reads 3 to {most} pieces"):
-        pieces_of(["a text"], str(tmp_path / kind), max_pieces=most + 1)
-    x = pieces_of(["a text " * 30], str(tmp_path / kind), max_pieces=most).inputs(torch.tensor([0]))
-    assert Encoder(str(tmp_path / kind))(x).isfinite().all()
-
-
-def test_without_the_extra_one_sentence_says_what_to_install(mini: str) -> None:
-    code = f"""if True:
-        import sys
-        from networks.transformer import Encoder
-        for module in ("transformers", "peft"):
-            sys.modules[module] = None
-            try: Encoder({mini!r}, trained="adapters")
-            except ValueError as error: print(error)
-            del sys.modules[module]
-    """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    for line, module in zip(done.stdout.splitlines(), ("transformers", "peft"), strict=True):
-        assert f"needs {module}, which is not installed. Run:  make setup EXTRAS=dev,hf" in line
-
-
-def test_layers_are_in_training_mode_only_where_they_train(mini: str) -> None:
-    net = nn.ModuleList([Encoder(mini, trained="top_layers")]).train()
-    assert not pretrained(mini).training
-    assert all(part.training for part in net[0].layers.modules())

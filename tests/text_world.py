@@ -6,6 +6,7 @@ import io
 import lzma
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +16,16 @@ from networks.transformer.weights import place_of
 
 MINI = "sentence-transformers/all-MiniLM-L6-v2"
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+WORDS = 16  # the width of the small encoders
+TINY: dict[str, Any] = {"vocab_size": 99, "hidden_size": WORDS, "intermediate_size": 32, "pad_token_id": 0}
+KINDS: dict[str, dict[str, Any]] = {
+    "bert": TINY | {"num_hidden_layers": 4, "num_attention_heads": 2},
+    "roberta": TINY | {"num_hidden_layers": 4, "num_attention_heads": 2},
+    "electra": TINY | {"num_hidden_layers": 4, "num_attention_heads": 2, "embedding_size": 8},
+    "mpnet": TINY | {"num_hidden_layers": 4, "num_attention_heads": 2},
+    "modernbert": TINY | {"num_hidden_layers": 4, "num_attention_heads": 2, "global_attn_every_n_layers": 2},
+    "distilbert": {"vocab_size": 99, "dim": WORDS, "hidden_dim": 32, "n_layers": 4, "n_heads": 2},
+}
 
 
 def needs_encoder() -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 from datamodules.errors import DataMismatch, DataNotFound, FormatError
 from datamodules.readers.texts import LabelledTexts, split_names
+from networks.transformer.hub import work_offline_unless_reached
 from networks.transformer.weights import INSTALL
 
 NAMES = {"train": ("train",), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
@@ -69,6 +70,8 @@ class HubTexts:
             ) from None
         datasets.disable_progress_bars()
         folder = Path(self.name)
+        if not folder.exists():
+            work_offline_unless_reached(self.name, "dataset")
         saved = any((folder / file).is_file() for file in ("dataset_dict.json", "state.json"))
         try:
             found = (

@@ -7,6 +7,7 @@ predicate, in the order of the tokens that have a sense. An empty line ends the 
 Shapes: U sentences, N predicates.
 """
 
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -45,8 +46,8 @@ def read_propositions(content: bytes, *, where: str, roles: Collection[str] = ()
 
     Raises:
         FormatError: with the line: this is not UTF-8, a column too few or too many, another number of columns
-            than predicates, a token out of order, an unknown role, tags that are not BIO, a predicate without
-            its V, no predicate in the file.
+            than predicates, a token out of order or without a word, an unknown role, tags that are not BIO, a
+            predicate without its V, no predicate in the file.
     """
     words: list[tuple[str, ...]] = []
     sentence: list[int] = []
@@ -91,16 +92,19 @@ def _blocks(content: bytes, where: str) -> list[tuple[int, list[list[str]]]]:
 
 def _checked(first: int, rows: list[list[str]], where: str) -> list[int]:
     """The positions of the predicates of a sentence, after a check of its columns."""
+    width = Counter(map(len, rows)).most_common(1)[0][0]
     for at, row in enumerate(rows):
-        if len(row) < FIXED or len(row) != len(rows[0]):
-            fits = f"{FIXED} or more" if len(row) < FIXED else f"{len(rows[0])} as the first of its sentence"
+        if len(row) < FIXED or len(row) != width:
+            fits = f"{FIXED} or more" if len(row) < FIXED else f"{width} as the others of its sentence"
             text = "\t".join(row)
             raise _bad(where, first + at, f"{len(row)} columns, a token has {fits}: {quoted(text)}")
+        if not row[1].strip():
+            raise _bad(where, first + at, f"token {at + 1} of its sentence has no word")
         if row[0] != str(at + 1):
             raise _bad(where, first + at, f"token {at + 1} of its sentence has the number {quoted(row[0])}")
     predicates = [at for at, row in enumerate(rows) if row[SENSE] != NONE]
-    if len(rows[0]) != FIXED + len(predicates):
-        found = len(rows[0]) - FIXED
+    if width != FIXED + len(predicates):
+        found = width - FIXED
         reason = f"the sentence has {len(predicates)} predicates and {found} columns of tags"
         raise _bad(where, first, reason)
     return predicates

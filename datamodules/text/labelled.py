@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from datamodules.base import DeviceData, Split
-from datamodules.errors import DataMismatch, DataNotFound
+from datamodules.errors import DataMismatch, DataNotFound, FormatError
 from datamodules.readers.hub import HubTexts
 from datamodules.readers.texts import LabelledTexts, read_csv, read_json_lines, read_line_pairs, read_names
 from datamodules.sources.files import Sources, shown, unpack
@@ -166,7 +166,7 @@ class MultiLabelTexts(DeviceData):
 
         Raises:
             DataNotFound: a file is not there, or a data set of the hub is not reached.
-            FormatError: a file is no such file; the message names it and the line.
+            FormatError: a file is no such file; the message names it and the line. Or no text has a label.
             DataMismatch: the number of labels is another than in the configuration, or a data set of the hub
                 has no such column.
         """
@@ -181,6 +181,8 @@ class MultiLabelTexts(DeviceData):
             name = self.hub.name if self.hub else self.dataset
             raise DataNotFound(f"{name} has no texts for training. {advice}.")
         names = self._names(parts)
+        if not names:
+            raise FormatError(f"{parts['train'].where}: no text has a label. Is it the right column?")
         if len(names) != self.num_labels:
             raise DataMismatch(
                 f"{parts['train'].where} has {len(names)} labels, the configuration says {self.num_labels}. "
@@ -254,7 +256,7 @@ class _Own:
         """One sentence on what is wrong with the paths."""
         for path, option in zip(self.paths, (self.part, f"{self.part}_labels"), strict=False):
             if not path.is_file():
-                return f"There is no file {shown(path)} (--data.{option}). Correct the path."
+                return f"There is no file {shown(path)} (--data.{option}). Put it there, or correct the path."
         if not self.labels and _suffix(str(self.texts)) not in READERS:
             return (
                 f"{shown(self.texts)} is neither .csv nor .jsonl. With texts line by line give labels too: "

@@ -99,7 +99,7 @@ class SemanticRoles(DeviceData):
         """See DeviceData.missing."""
         for part, path in self.own.items():
             if not path.is_file():
-                return f"There is no file {path} (--data.{part}). Correct the path."
+                return f"There is no file {path} (--data.{part}). Put it there, or correct the path."
         return self.sources.missing(self.text) if self.text.files else None
 
     def source_files(self) -> dict[str, Any] | None:

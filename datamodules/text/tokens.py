@@ -20,6 +20,7 @@ from networks.transformer.kept import Kept
 from networks.transformer.weights import config_of, tokenizer_of
 
 NO_WORD = -1  # of a special piece
+MANY_UNKNOWN = 0.1  # of all pieces
 FROM_PADDING = ("roberta", "xlm-roberta", "camembert", "mpnet", "longformer")  # their positions start there
 
 
@@ -102,7 +103,8 @@ def pieces_of(
 ) -> Pieces:
     """The pieces of texts, or of sentences given as words, by the encoder's own tokenizer.
 
-    Texts are cut after `max_pieces`, special pieces included; the share of those cut is reported. A word that
+    Texts are cut after `max_pieces`, special pieces included; the share of those cut is reported, and that of
+    unknown pieces where it is above a tenth. A word that
     is nothing to the tokenizer (control characters) gets the unknown piece, so each word has a first piece.
     The words of a sentence that was cut off have none: `words` ends before them.
 
@@ -138,8 +140,25 @@ def pieces_of(
         rank_zero_warn(
             f"{cut / len(encodings):.1%} of {len(encodings):,} texts are cut to {max_pieces} pieces."
         )
+    _warn_of_mismatch(ids, tokenizer, config, encoder)
     lengths = torch.tensor([len(one.ids) for one in encodings], dtype=torch.long)
     return Pieces(ids, F.pad(lengths.cumsum(0), (1, 0)), word, encoder)
+
+
+def _warn_of_mismatch(ids: Tensor, tokenizer: Any, config: Any, encoder: str) -> None:  # noqa: ANN401
+    """Warn of what a tokenizer of other weights, or of another language, would show."""
+    padding, unknown = (tokenizer.pad_token_id, getattr(config, "pad_token_id", None)), tokenizer.unk_token_id
+    if None not in padding and padding[0] != padding[1]:
+        rank_zero_warn(
+            f"{encoder}: the tokenizer pads with piece {padding[0]}, config.json says {padding[1]}. "
+            "Are both from one release?"
+        )
+    share = 0.0 if unknown is None or not len(ids) else float((ids == unknown).float().mean())
+    if share > MANY_UNKNOWN:
+        rank_zero_warn(
+            f"{share:.1%} of the pieces are unknown to the tokenizer of {encoder}: are the texts of a "
+            "language that it knows, and is it the encoder's own?"
+        )
 
 
 def _of_words(sentences: list[list[str]], tokenizer: Any, options: dict[str, Any]) -> list[Any]:  # noqa: ANN401

@@ -12,9 +12,12 @@ from typing import Any
 
 from torch import nn
 
+from networks.transformer.hub import work_offline_unless_reached
+
 ROOT = Path(__file__).resolve().parents[2]
 INSTALL = 'Run:  make setup EXTRAS=dev,hf  (without make: pip install -c constraints.txt -e ".[hf]").'
 ADVICE = "Give a folder with config.json, model.safetensors and tokenizer.json:  --data.encoder FOLDER"
+FEWEST = 0.9  # pieces of a tokenizer over embeddings: some encoders have a few more, for round numbers
 
 
 class EncoderUnusable(ValueError):
@@ -57,6 +60,7 @@ def library() -> Any:  # noqa: ANN401  (a module)
             f"A pretrained encoder needs transformers, which is not installed. {INSTALL}"
         ) from None
     transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity_error()  # what matters of its reports, we say
     return transformers
 
 
@@ -67,10 +71,18 @@ def pretrained(encoder: str) -> Any:  # noqa: ANN401  (a PreTrainedModel)
     A pooler that the weights lack is left out.
 
     Raises:
-        EncoderUnusable: it cannot be reached, or a file is missing or damaged, or the weights lack a layer.
+        EncoderUnusable: it cannot be reached, or a file is missing or damaged, or the weights lack a layer or
+            have other sizes than the config.
     """
     safe = {"use_safetensors": True, "weights_only": True, "trust_remote_code": False}
-    model, info = _read(encoder, library().AutoModel, **safe, dtype="float32", output_loading_info=True)
+    told = {"output_loading_info": True, "ignore_mismatched_sizes": True}
+    model, info = _read(encoder, library().AutoModel, **safe, **told, dtype="float32")
+    if wrong := sorted(info["mismatched_keys"]):
+        name, found, wanted = wrong[0]
+        raise EncoderUnusable(
+            f"The weights in {place_of(encoder)} do not fit its config.json: {name} has the shape "
+            f"{tuple(found)} in one and {tuple(wanted)} in the other. Take both from one release. {ADVICE}"
+        )
     lost = sorted(info["missing_keys"])  # the library would draw them at random
     if any(name.startswith("pooler.") for name in lost):
         model.pooler = None
@@ -99,7 +111,7 @@ def tokenizer_of(encoder: str) -> Any:  # noqa: ANN401  (a PreTrainedTokenizerFa
 
     Raises:
         EncoderUnusable: it cannot be reached, is no fast tokenizer, or knows more ids than the encoder has
-            embeddings.
+            embeddings, or far fewer.
     """
     tokenizer = _read(encoder, library().AutoTokenizer, trust_remote_code=False)
     if not tokenizer.is_fast:
@@ -108,10 +120,11 @@ def tokenizer_of(encoder: str) -> Any:  # noqa: ANN401  (a PreTrainedTokenizerFa
             f"{ADVICE}"
         )
     size = config_of(encoder).vocab_size
-    if len(tokenizer) > size:
+    if not FEWEST * size <= len(tokenizer) <= size:
         raise EncoderUnusable(
-            f"The tokenizer of {encoder} does not match its weights: it has {len(tokenizer):,} word pieces, "
-            f"they have embeddings of {size:,}. Take both from one release. {ADVICE}"
+            f"The tokenizer of {encoder} does not match its weights: it has "
+            f"{len(tokenizer):,} word pieces, they have embeddings of {size:,}. Take both from "
+            f"one release. {ADVICE}"
         )
     return tokenizer
 
@@ -134,6 +147,8 @@ def _read(encoder: str, kind: Any, **options: Any) -> Any:  # noqa: ANN401
     place = place_of(encoder)
     if not encoder:
         raise EncoderUnusable(f"No encoder is named. {ADVICE}")
+    if not Path(place).is_dir():
+        work_offline_unless_reached(encoder, "model")
     try:
         return kind.from_pretrained(place, **options)
     except Exception as error:  # files of another origin may fail in any way
