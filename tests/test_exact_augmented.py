@@ -140,6 +140,8 @@ def test_it_learns_tweets_and_the_energy_has_a_score_of_its_own(tmp_path: Path) 
     assert train.main([*RUN, *short, f"--run_dir={tmp_path}/plain"]) == 0
     plain = json.loads((tmp_path / "plain/record.json").read_text())
     assert plain["metrics"]["test/accuracy"] == record["metrics"]["test/accuracy"]
+    of_energy = record["curves"].pop("energy_accuracy")
+    assert len(of_energy) == 3 and of_energy[record["best_epoch"]] == record["metrics"]["val/energy_accuracy"]
     assert plain["curves"] == record["curves"] and plain["id"] == record["id"]
 
 

@@ -183,6 +183,18 @@ def test_a_record_of_an_earlier_config_is_replaced_when_its_run_is_done_again(wo
     assert new["id"] != old["id"] and new["config"]["model"]["init_args"]["noise"] == 0.2
 
 
+def test_a_dry_run_names_records_that_lack_a_number_their_row_is_to_have(world: World) -> None:
+    world.table(plain={}, other={})
+    world.reproduce("--seeds", "0", "--rows", "plain")
+    metric = {"name": "test/energy_f1", "scale": 100, "digits": 1, "better": "higher"}
+    measure = {"title": "the energy", "metric": metric, "rows": ["plain"]}
+    world.change("tables/toy.yaml", lambda tree: tree.update(measures=[measure]))
+    lines = world.reproduce("--dry-run", "--seeds", "0")[1].splitlines()
+    (plain,) = (line for line in lines if "plain / easy" in line)
+    assert plain.startswith("done") and "lacks test/energy_f1: FRESH=1 trains it anew" in plain
+    assert not any("lacks" in line for line in lines if "other / easy" in line)
+
+
 def test_fresh_runs_again_what_is_selected_and_nothing_else(world: World) -> None:
     world.table(plain={}, taught={"needs": {"model.init_args.teacher": "plain"}})
     world.reproduce("--seeds", "0")

@@ -12,7 +12,7 @@ from experiments.errors import TableError
 from experiments.fields import LARGEST_SEED
 from experiments.page import words
 from experiments.page.page import read_state, render, state_file
-from experiments.page.summary import summarise
+from experiments.page.summary import number, summarise
 from experiments.plan.compose import Composed, Layers, modules
 from experiments.plan.identity import difference
 from experiments.plan.runs import Plan, Run, every_id, layers_of, make_plan
@@ -134,16 +134,33 @@ def dry_run(selection: Selection, console: Console) -> int:
 
 def show_plan(plan: Plan, console: Console, *, fresh: bool) -> None:
     """A line for each run, and how many there are of each kind."""
-    old = replaced(plan, fresh=fresh)
+    beside = replaced(plan, fresh=fresh) | lacking(plan)
     counts: dict[str, int] = {}
     for run in plan.runs:
         state, detail = state_of(plan, run)
-        detail = f"{detail} {old.get(run.id, '')}".strip()
+        detail = f"{detail} {beside.get(run.id, '')}".strip()
         counts[state] = counts.get(state, 0) + 1
         console.print(
             f"{state:8} {run.id}  {run.name}  [dim]{escape(detail)}[/dim]", highlight=False, soft_wrap=True
         )
     console.print(", ".join(f"{n} {state}" for state, n in counts.items()) or "nothing selected")
+
+
+def lacking(plan: Plan) -> dict[str, str]:
+    """A sentence for each finished run whose record is older than a number that its row is to have, by run.
+
+    These are the numbers of measures that name their rows: what a callback adds does not change a run's id.
+    """
+    records = {store.place_of(record): record for record in store.read_results(plan.table.name).records}
+    partial = [measure for measure in plan.table.measures if len(measure.rows) < len(plan.table.rows)]
+    found: dict[str, str] = {}
+    for run in (run for run in plan.runs if run.done):
+        for row, column in run.places:
+            record = records.get((row, column, run.seed), {})
+            names = [m.metric_name(column) for m in partial if row in m.rows and record.get("id") == run.id]
+            if lost := [name for name in names if number(record, name) is None]:
+                found[run.id] = f"its record lacks {', '.join(lost)}: FRESH=1 trains it anew"
+    return found
 
 
 def state_of(plan: Plan, run: Run) -> tuple[str, str]:

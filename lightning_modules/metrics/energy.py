@@ -71,7 +71,8 @@ class EnergyCallback(Callback):
 class EnergyScores(EnergyCallback):
     """Judges argmin_y E(x, y), found exactly, by a copy of the scheme's metric: is the energy a good model?
 
-    Logged as `val/energy_...` and `test/energy_...`.
+    Logged as `val/energy_...` and `test/energy_...`. The score that selects the model is a training curve:
+    `energy_accuracy`, where `val/accuracy` selects, has a value for each validation.
 
     Raises:
         ValueError: the scheme has no energy; on validation, if its energy is not a chain.
@@ -84,6 +85,14 @@ class EnergyScores(EnergyCallback):
 
     def add(self, scheme: Any, batch: Batch) -> None:  # noqa: ANN401
         judge(self.metric, batch, lowest(scheme.energy.over(batch.mask).given(batch.inputs)))
+
+    def on_validation_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:  # noqa: ANN401
+        """Log what was found, and append to the curve."""
+        found = self.found("val")
+        pl_module.log_dict(found)
+        name = str(getattr(trainer.checkpoint_callback, "monitor", "")).removeprefix("val/")
+        if f"val/energy_{name}" in found:
+            pl_module.append_to_curve(f"energy_{name}", float(found[f"val/energy_{name}"]))
 
     def found(self, stage: str) -> dict[str, Any]:
         scores = scores_of(self.metric, choose=stage == "val")
