@@ -84,6 +84,14 @@ def test_rows_are_drawn_over_columns_at_their_numbers(world: World, monkeypatch:
     monkeypatch.setattr(Axes, "legend", lambda self, **kw: None)
     draw()
     assert drawn == [((10.0,), (pytest.approx(55.0),), "plain")]
+    drawn.clear()
+    measure = {"metric": {"name": "seconds", "scale": 1, "digits": 1, "better": "lower"}, "rows": ["plain"]}
+    of_time = figure | {"metric": "seconds", "rows": ["plain"]}
+    world.change("tables/toy.yaml", lambda t: t.update(figures=[of_time], measures=[measure]))
+    record("plain", 0, 0.5, seconds=3.0)
+    record("plain", 1, 0.6, seconds=5.0)
+    draw()
+    assert drawn == [((10.0,), (pytest.approx(4.0),), "plain")]
 
 
 def test_mistakes_in_a_figure_name_their_place(world: World, tmp_path: Path) -> None:
@@ -95,6 +103,7 @@ def test_mistakes_in_a_figure_name_their_place(world: World, tmp_path: Path) -> 
         ({"colour": 1}, "figures[0].colour is not a key"),
         ({"kind": "columns", "rows": ["plain"]}, "columns"),
         ({"kind": "columns", "rows": ["plain"], "columns": {"eesy": 1}}, "no column 'eesy'"),
+        ({"metric": "seconds"}, "no measure of the metric 'seconds'"),
     ):
         world.change("tables/toy.yaml", lambda t, change=change: t.update(figures=[SWEEP | change]))
         with pytest.raises(TableError) as error:

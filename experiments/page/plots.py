@@ -1,7 +1,7 @@
 """Figures of a table, as PNG and SVG beside its page. Needs records only, no torch.
 
-`sweep` plots the metric of each row against a value of the row, `columns` against a value of each column;
-`curves` plots training curves; `masks` shows answers.
+`sweep` plots the metric of each row against a value of the row, `columns` it, or that of a measure, against a
+value of each column; `curves` plots training curves; `masks` shows answers.
 """
 
 import statistics
@@ -102,6 +102,8 @@ def _sweep(axes: "Axes", figure: Figure, summary: Summary) -> bool:
 def _columns(axes: "Axes", figure: Figure, summary: Summary) -> bool:
     """Mean and sample deviation of each row over the columns, each at its number."""
     drawn = False
+    if figure.metric:
+        summary = next(m for m in summary.measures if m.table.metric.name == figure.metric)
     for index, row in enumerate(figure.rows):
         cells = [(x, summary.cells[row, column].sample) for column, x in figure.columns.items()]
         known = [(x, found.mean, found.std or 0) for x, found in sorted(cells, key=lambda c: c[0]) if found]

@@ -75,6 +75,7 @@ TABLE: dict[str, dict[str, f.Check]] = {
         "values": f.named(f.above_zero),
         "lines": NAMES,
         "curve": f.word,
+        "metric": f.word,
         "x": f.one_of("epoch", "minutes"),
         "x_label": f.text,
         "y_label": f.text,

@@ -105,9 +105,11 @@ class _Reader(Reader):
             figures=tuple(self._figure(*one, rows, columns) for one in _numbered("figures", tree)),
             changes=tuple(self._changes(*one, rows, columns) for one in _numbered("changes", tree)),
         )
+        measures = tuple(self._measure(*one, table) for one in _numbered("measures", tree))
+        self._figures_of(measures, table.figures)
         return replace(
             table,
-            measures=tuple(self._measure(*one, table) for one in _numbered("measures", tree)),
+            measures=measures,
             scores=tuple(_scored(table, name) for name in tree.get("scores", [])),
         )
 
@@ -159,6 +161,15 @@ class _Reader(Reader):
             reported=self._reported(f"{place}.reported", tree, rows, table.columns),
             claims=self._claims(f"{place}.claims", tree, rows, table.columns),
         )
+
+    def _figures_of(self, measures: tuple[Table, ...], figures: tuple[Figure, ...]) -> None:
+        """Refuse figures of a metric that no measure has for all their rows."""
+        rows = {measure.metric.name: measure.rows for measure in measures}
+        for at, figure in enumerate(figures):
+            if figure.metric:
+                self.known(f"figures[{at}].metric", "measure of the metric", figure.metric, rows)
+                for row in figure.rows:
+                    self.known(f"figures[{at}].rows", "row of that measure", row, rows[figure.metric])
 
     def _ratio(self, place: str, tree: Tree, rows: dict[str, Row]) -> Ratio:
         tree = self.keyed("ratio", place, tree, needed=("says", "of", "to"))

@@ -93,10 +93,11 @@ class Figure:
     """A figure drawn from a table's records: see `plots`.
 
     `sweep` plots the metric of each row of `values` against its value, in one column. `columns` plots the
-    metric of each of `rows` against a number of each of `columns`. `curves` plots a training curve of
-    each of `rows`, of the first seed or of all, divided by the row's value if it has one. Each point is a
-    mean over `smooth` points. The x axis is `epoch` or `minutes`; all epochs of a run count as equally long.
-    Curves start after `begins` epochs. `masks` shows the answers of `rows` to the first test pictures.
+    metric of each of `rows` against a number of each of `columns`; or the `metric` of a measure. `curves`
+    plots a training curve of each of `rows`, of the first seed or of all, divided by the row's value if it
+    has one. Each point is a mean over `smooth` points. The x axis is `epoch` or `minutes`; all epochs of a
+    run count as equally long. Curves start after `begins` epochs. `masks` shows the answers of `rows` to the
+    first test pictures.
     """
 
     name: str
@@ -108,6 +109,7 @@ class Figure:
     values: dict[str, float] = field(default_factory=dict)
     lines: tuple[str, ...] = ()
     curve: str = ""
+    metric: str = ""
     x: str = "epoch"
     x_label: str = ""
     y_label: str = ""
