@@ -214,6 +214,21 @@ def test_every_row_of_settings_belongs_to_a_row_of_a_table() -> None:
     assert written == lent
 
 
+def test_controls_have_the_networks_rates_and_steps_of_their_rows() -> None:
+    folder = Path("conf/tuned/seal_mlc_controls")
+    for path in folder.glob("*.yaml"):
+        rows = rows_of(folder.with_name("seal_mlc") / path.name)
+        for name, control in rows_of(path).items():
+            row = rows[name.removesuffix("_alone")]
+            model = row["model"]["init_args"]
+            steps = model.get("outer_steps", model.get("task_steps", 1))
+            steps *= model["inner_steps"] if model.get("inner") == "task" else 1
+            assert (control["net"], control["optimizer"]) == (row["net"], row["optimizer"])
+            assert control.get("model", {"init_args": {"task_steps": 1}}) == {
+                "init_args": {"task_steps": steps}
+            }
+
+
 def flat(names: str | list[str]) -> list[str]:
     return [names] if isinstance(names, str) else names
 
