@@ -9,6 +9,7 @@ EXTRAS ?= dev$(addprefix $(COMMA),$(OF_GOAL))
 PYTHONS := $(PYTHON) $(filter-out $(PYTHON),python3 python3.14 python3.13 python3.12 python3.11)
 RUN := .venv/bin/python
 STAMPS = $(addprefix .venv/.installed-,$(subst $(COMMA), ,$(EXTRAS)))
+INSTALLED = [ $@ -nt pyproject.toml ] && [ $@ -nt constraints.txt ]
 LOOPS := .venv/.compiled
 COMMA := ,
 TABLES = $(basename $(notdir $(wildcard conf/tables/*.yaml)))
@@ -77,8 +78,10 @@ needs-sweep:
 	    echo "There are: $(if $(SWEEPS),$(SWEEPS),none in conf/sweeps)" >&2; exit 1; }
 
 # One stamp an extra: older than its sources when they changed, and not there when an installation broke off.
+# The first one that is not up to date installs all extras at once.
 .venv/.installed-%: pyproject.toml constraints.txt
-	@for python in $(PYTHONS); do \
+	@$(INSTALLED) && exit 0; \
+	for python in $(PYTHONS); do \
 	    if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then found=$$python; break; fi; \
 	done; \
 	if [ -z "$$found" ]; then \
@@ -88,8 +91,9 @@ needs-sweep:
 	if ! $(RUN) -m pip --version >/dev/null 2>&1 && ! "$$found" -m venv --clear .venv; then \
 	    echo "$$found could not make .venv, see above. On Debian and Ubuntu: apt install python3-venv" >&2; exit 1; \
 	fi
-	@echo "Setting up .venv from constraints.txt ($*): once, a few minutes, mostly downloads (log: .venv/install.log)."
-	@$(RUN) -m pip install --disable-pip-version-check -c constraints.txt -e ".[$*]" >.venv/install.log 2>&1 & \
+	@$(INSTALLED) || echo "Setting up .venv from constraints.txt ($(EXTRAS)): once, a few minutes, mostly downloads (log: .venv/install.log)."
+	@$(INSTALLED) && exit 0; \
+	$(RUN) -m pip install --disable-pip-version-check -c constraints.txt -e ".[$(EXTRAS)]" >.venv/install.log 2>&1 & \
 	pip=$$!; trap 'kill $$pip; exit 130' INT TERM; \
 	while kill -0 $$pip 2>/dev/null; do \
 	    if [ -t 1 ]; then printf '\r\033[K%.78s' "$$(tail -n 1 .venv/install.log)"; fi; sleep 1; \
@@ -99,8 +103,7 @@ needs-sweep:
 	    grep -i error .venv/install.log >&2; \
 	    echo "The installation failed; .venv/install.log says it all. Once that is mended, run the same command again." >&2; \
 	    exit 1; }
-	@touch $@
-	@echo "Set up."
+	@$(INSTALLED) || { touch $(STAMPS); echo "Set up."; }
 
 # What is compiled stands beside the code; numba alone would not see that a file it is compiled with changed.
 $(LOOPS): $(firstword $(STAMPS)) $(wildcard inference/chain/kernels/*.py)

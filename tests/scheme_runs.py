@@ -136,6 +136,7 @@ def runs() -> dict[str, list[str]]:
     return found
 
 
+@cache
 def kind_of(*data: str) -> str:
     """The kind of answer of a data file: a file of conf/data/kinds."""
     return kind_in(layered(configs(*data)).files)
