@@ -14,12 +14,13 @@ TABLES = sorted(path.stem for path in Path("conf/tables").glob("*.yaml"))
 
 
 def installed(root: Path, folder: Path, *goal: str) -> list[str]:
-    """The extras that a goal installs where nothing is, in order; nothing is run."""
+    """The extras that a goal installs at once where nothing is; nothing is run."""
     folder.joinpath("Makefile").write_text((root / "Makefile").read_text())
     for needed in ("pyproject.toml", "constraints.txt"):
         folder.joinpath(needed).touch()
     done = subprocess.run(["make", "-n", *goal], cwd=folder, capture_output=True, text=True, check=True)
-    return re.findall(r'pip install .* -e "\.\[(.*?)\]"', done.stdout)
+    (extras,) = set(re.findall(r'pip install .* -e "\.\[(.*?)\]"', done.stdout))
+    return extras.split(",")
 
 
 def test_a_table_installs_what_it_names_and_the_tests_what_they_need(root: Path, tmp_path: Path) -> None:
