@@ -12,9 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from energies.base import Energy, StructuredEnergy, SumEnergy
+from energies.base import Energy, SumEnergy
 from energies.chain import ChainEnergy
 from energies.mlc import LabelMixEnergy, LocalEnergy
+from energies.potentials import ChainPotentials
 from inference import chain
 from networks.sizes import at_least
 
@@ -119,14 +120,20 @@ class KnownChain(KnownEnergy):
         marginals = self.marginals(x)
         return (marginals.amax(-1) - (marginals * y).sum(-1)).mean(-1)
 
-    def lowest(self, energy: StructuredEnergy, x: Tensor) -> Tensor:
-        potentials: Any = energy.potentials(x, None)
-        return F.one_hot(chain.viterbi(potentials).tags, len(self.energy.pairwise)).to(x.dtype)
+    def lowest(self, energy: Energy, x: Tensor) -> Tensor:
+        return F.one_hot(chain.viterbi(_chain_of(energy, x)).tags, len(self.energy.pairwise)).to(x.dtype)
 
-    def factors(self, energy: ChainEnergy, x: Tensor) -> Tensor:
+    def factors(self, energy: Energy, x: Tensor) -> Tensor:
         """W (S, S), its rows and columns centred."""
-        w = energy.pairwise.detach()
+        w = _chain_of(energy, x).pairwise.detach()
         return w - w.mean(0) - w.mean(1, keepdim=True) + w.mean()
+
+
+def _chain_of(energy: Energy, x: Tensor) -> ChainPotentials:
+    """The potentials of a chain energy, or of a loaded one."""
+    potentials = energy.given(x).chain
+    assert potentials is not None, "a known chain is compared with chains"
+    return potentials
 
 
 class KnownSets(KnownEnergy):

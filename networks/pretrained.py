@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 OUR_PACKAGES = ("networks.", "energies.")
+PLAIN = ("torch.nn.Linear",)  # what configs name of torch itself
 FOLDER = 0x10  # attribute of a zip entry that is a folder
 ADVICE = (
     "train the run it comes from first, as `make reproduce` does automatically, and give the path of its "
@@ -23,8 +24,8 @@ class CheckpointUnusable(ValueError):
 def load_part(checkpoint: str, part: str) -> nn.Module:
     """Rebuild one part (say `task_net` or `energy`) of the scheme that wrote `checkpoint`, with its weights.
 
-    The architecture comes from the hyperparameters in the checkpoint. Only classes of this project are built,
-    and the file is read with `weights_only=True`.
+    The architecture comes from the hyperparameters in the checkpoint. Only classes of this project and
+    torch.nn.Linear are built, and the file is read with `weights_only=True`.
 
     Raises:
         CheckpointUnusable: the file is missing or damaged, or holds no such part.
@@ -81,7 +82,7 @@ def _one_line(error: Exception) -> str:
 def build(spec: dict[str, Any]) -> nn.Module:
     """Build the object that a `{class_path, init_args}` dictionary describes, nested ones first."""
     path: str = spec["class_path"]
-    if not path.startswith(OUR_PACKAGES):
+    if not path.startswith(OUR_PACKAGES) and path not in PLAIN:
         raise CheckpointUnusable(f"a checkpoint names the class {path}, which is not one of this project.")
     module, name = path.rsplit(".", 1)
     arguments = {

@@ -13,8 +13,10 @@ from datamodules.sources.files import Sources
 from datamodules.sources.registry import data_set
 from energies.chain import ChainEnergy
 from energies.spaces import TagSequences
+from experiments.plan.spec import read_table
 from inference.exact import lowest
 from losses.task import EnergyAndSupervision, FreeEnergyAndSupervision
+from scheme_runs import configs
 from scripts import train
 
 T, S = 4, 3
@@ -101,3 +103,20 @@ def test_a_run_tells_how_far_a_follows_the_energy(tmp_path: Path) -> None:
         assert 0.3 < found["agreement"] < 1 and found["relaxed_excess"] > 0 < found["excess"]
         assert -1 <= told["metrics"][f"{part}_alignment"] <= 1
         assert 1 / 25 < told["metrics"][f"{part}_confidence"] <= 1
+
+
+def test_a_network_beside_the_frozen_energy_of_a_known_chain_is_compared_with_the_truth(
+    tmp_path: Path,
+) -> None:
+    table = read_table("infnet_follow")
+    crf, beside = (configs(*table.layers(row, "known_chain")) for row in ("crf", "energy_ce"))
+    short = ["--trainer.max_epochs=3", "--model.init_args.space.init_args.reduction=sum"]
+    assert train.main([*crf, *short, f"--run_dir={tmp_path}/crf"]) == 0
+    loaded = f"--model.energy.checkpoint={tmp_path}/crf/checkpoints/best.ckpt"
+    assert train.main([*beside, *short, loaded, f"--run_dir={tmp_path}/a"]) == 0
+    own, of_a = (json.loads((tmp_path / run / "record.json").read_text()) for run in ("crf", "a"))
+    best = own["curves"]["recovery"][own["best_epoch"]]
+    assert of_a["curves"]["recovery"] == pytest.approx(
+        [best] * 3
+    )  # frozen, with the weights of its best epoch
+    assert 0 <= of_a["metrics"]["test/energy_regret"] < of_a["metrics"]["test/regret"] + 0.05
