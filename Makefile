@@ -103,7 +103,10 @@ needs-sweep:
 	    grep -i error .venv/install.log >&2; \
 	    echo "The installation failed; .venv/install.log says it all. Once that is mended, run the same command again." >&2; \
 	    exit 1; }
-	@$(INSTALLED) || { touch $(STAMPS); echo "Set up."; }
+	@$(INSTALLED) && exit 0; \
+	for stamp in $(STAMPS); do \
+	    [ $$stamp -nt pyproject.toml ] && [ $$stamp -nt constraints.txt ] || touch $$stamp; \
+	done; echo "Set up."
 
 # What is compiled stands beside the code; numba alone would not see that a file it is compiled with changed.
 $(LOOPS): $(firstword $(STAMPS)) $(wildcard inference/chain/kernels/*.py)

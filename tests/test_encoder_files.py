@@ -5,7 +5,9 @@ import shutil
 import subprocess
 import sys
 import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -73,16 +75,39 @@ def test_texts_that_a_tokenizer_does_not_know_are_told(mini: str) -> None:
         pieces_of(["\u1200\u1201 \u1202 \u1203 \u1204"], mini)
 
 
+class Unavailable(BaseHTTPRequestHandler):
+    """A hub that cannot answer now."""
+
+    def do_GET(self) -> None:
+        self.send_response(503)
+        self.end_headers()
+
+    do_HEAD = do_GET
+
+    def log_message(self, *args: object) -> None: ...
+
+
+@pytest.mark.parametrize("listens", [False, True])
 def test_a_hub_that_does_not_answer_is_asked_once(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    listens: bool, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """A closed port in its place."""
+    """A closed port in its place, or one that says 503."""
+    server = HTTPServer(("127.0.0.1", 0), Unavailable)
+    if listens:
+        Thread(target=server.serve_forever, daemon=True).start()
+    else:
+        server.server_close()
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
-    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
-    began = time.monotonic()
-    with pytest.raises(EncoderUnusable, match=r"somebody/nothing is no folder here.*--data.encoder FOLDER"):
-        tokenizer_of("somebody/nothing")
-    assert time.monotonic() - began < 20 and not capfd.readouterr().err
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+    began, name = time.monotonic(), f"somebody/nothing-{listens}"
+    with (
+        pytest.warns(UserWarning, match="The Hugging Face hub does not answer"),
+        pytest.raises(EncoderUnusable, match=rf"{name} is no folder here.*--data.encoder FOLDER"),
+    ):
+        tokenizer_of(name)
+    assert time.monotonic() - began < 20 and "Retrying" not in capfd.readouterr().err
+    if listens:
+        server.shutdown()
 
 
 def test_unusable_encoders_are_named_in_one_sentence(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,7 +103,11 @@ def test_mistakes_in_a_figure_name_their_place(world: World, tmp_path: Path) -> 
         ({"colour": 1}, "figures[0].colour is not a key"),
         ({"kind": "columns", "rows": ["plain"]}, "columns"),
         ({"kind": "columns", "rows": ["plain"], "columns": {"eesy": 1}}, "no column 'eesy'"),
-        ({"metric": "seconds"}, "no measure of the metric 'seconds'"),
+        ({"metric": "seconds"}, "figures[0].metric is for figures of kind columns"),
+        (
+            {"kind": "columns", "rows": ["plain"], "columns": {"easy": 1}, "metric": "seconds"},
+            "no measure of the metric 'seconds'",
+        ),
     ):
         world.change("tables/toy.yaml", lambda t, change=change: t.update(figures=[SWEEP | change]))
         with pytest.raises(TableError) as error:

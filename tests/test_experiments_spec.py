@@ -1,5 +1,6 @@
 """Table files: what is read from them, and what is said of a bad one."""
 
+import importlib
 import re
 from datetime import date
 from pathlib import Path
@@ -11,6 +12,7 @@ import toy_world
 from committed import committed
 from experiments.errors import TableError
 from experiments.page.summary import summarise
+from experiments.plan import yaml_file
 from experiments.plan.spec import read_table, select
 from toy_world import World
 
@@ -200,6 +202,7 @@ def test_a_fault_is_told_with_the_line_of_its_key(world: World) -> None:
         (b"title: " + b"x" * 100_000, "has 100,007 bytes"),
         (b"title: !!int x\n", "is not YAML"),
         (b"seeds: [2026-13-45]\n", "is not YAML"),
+        (b'title: "\\U00110000"\n', "is not YAML"),
         (b"", "line 1: the file is None"),
         (b"- 1\n", "line 1: the file is [1]"),
         (b"title: " + b"9" * 5000, "is not YAML"),
@@ -298,3 +301,16 @@ def test_a_row_of_a_sweep_that_does_not_fit_is_refused(
     world.change("tables/toy.yaml", lambda t: t["rows"]["plain"].pop("config"))
     with pytest.raises(TableError, match=says):
         read_table("toy")
+
+
+def test_tables_are_read_without_libyaml(monkeypatch: pytest.MonkeyPatch) -> None:
+    tables = sorted(Path("conf/tables").glob("*.yaml"))[:3]
+    fast = [yaml_file.read_yaml(path).tree for path in tables]
+    monkeypatch.setattr("yaml.__with_libyaml__", False)
+    try:
+        slow = importlib.reload(yaml_file)
+        assert slow.Events.__name__ == "_PythonEvents"
+        assert [slow.read_yaml(path).tree for path in tables] == fast
+    finally:
+        monkeypatch.undo()
+        importlib.reload(yaml_file)

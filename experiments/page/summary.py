@@ -132,15 +132,16 @@ def _over_floors(table: Table, cells: dict[tuple[str, str], Cell]) -> dict[tuple
 
 def _cell(table: Table, row: str, column: str, records: list[store.Record], ids: Mapping[str, str]) -> Cell:
     name, scale = table.metric_name(column), table.metric.scale
-    found = ((r, number(r, name)) for r in records if (r["row"], r["column"]) == (row, column))
+    finished = [r for r in records if (r["row"], r["column"]) == (row, column)]
     own, values = [], {}
-    for record, value in found:
+    for record in finished:
+        value = number(record, name)
         if value is not None:
             own.append(record)
             values[record["seed"]] = value * scale
     mixed = len(starts.processors(own)) > 1 or any(map(starts.changed_code, own))
     stale = sum(ids.get(f"{row}/{column}/{r['seed']}", r["id"]) != r["id"] for r in own)
-    planned = max(len(table.seeds), len(own)) if table.has(row, column) else 0
+    planned = max(len(table.seeds), len(finished)) if table.has(row, column) else 0
     printed = table.reported.get(row, {}).get(column)
     paper = Sample(printed[0], printed[1], table.reported_runs or 1) if printed else None
     ours = Sample.of(list(values.values())) if values else None

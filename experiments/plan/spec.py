@@ -164,7 +164,7 @@ class _Reader(Reader):
 
     def _figures_of(self, measures: tuple[Table, ...], figures: tuple[Figure, ...]) -> None:
         """Refuse figures of a metric that no measure has for all their rows."""
-        rows = {measure.metric.name: measure.rows for measure in measures}
+        rows = {measure.metric.name: measure.rows for measure in reversed(measures)}  # plots takes the first
         for at, figure in enumerate(figures):
             if figure.metric:
                 self.known(f"figures[{at}].metric", "measure of the metric", figure.metric, rows)
@@ -196,6 +196,8 @@ class _Reader(Reader):
             "masks": ("column", "rows"),
         }[tree["kind"]]
         self.keyed("figure", place, tree, needed=shape)
+        if "metric" in tree and tree["kind"] != "columns":
+            self.fail(f"{place}.metric", " is for figures of kind columns.")
         for column in tree.get("columns", [tree.get("column")]):
             self.known(f"{place}.column", "column", column, columns)
         for key in ("rows", "values", "lines"):

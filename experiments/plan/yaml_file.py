@@ -8,7 +8,10 @@ from typing import Any
 import yaml
 from yaml.composer import Composer
 from yaml.constructor import SafeConstructor
+from yaml.parser import Parser
+from yaml.reader import Reader
 from yaml.resolver import Resolver
+from yaml.scanner import Scanner
 
 from experiments.errors import TableError, short
 
@@ -67,7 +70,16 @@ def read_yaml(path: Path) -> YamlFile:
     return YamlFile(path, tree, root)
 
 
-Events: Any = yaml.SafeLoader
+class _PythonEvents(Reader, Scanner, Parser):
+    """Python's own parser."""
+
+    def __init__(self, text: str) -> None:
+        Reader.__init__(self, text)
+        Scanner.__init__(self)
+        Parser.__init__(self)
+
+
+Events: Any = _PythonEvents
 if yaml.__with_libyaml__:
     from yaml.cyaml import CParser as Events  # type: ignore[attr-defined]
 
@@ -75,7 +87,8 @@ if yaml.__with_libyaml__:
 class _Loader(Composer, Events, SafeConstructor, Resolver):
     """YAML 1.2 booleans: `on` is a word, as it is in claims. A key is text as written, and comes once.
 
-    libyaml's parser is many times as fast as Python's. Its composer is not used: it has no limit of depth.
+    libyaml's parser is many times as fast as Python's, and differs from it in corner cases, such as a tab
+    after a colon. Its composer is not used: it has no limit of depth.
     """
 
     def __init__(self, text: str) -> None:
@@ -112,7 +125,7 @@ def _told_by_python(text: str) -> yaml.YAMLError | None:
         yaml.SafeLoader(text).get_single_node()
     except yaml.YAMLError as error:
         return error
-    except RecursionError:
+    except (RecursionError, ValueError, TypeError, OverflowError):  # such as "\\U00110000"
         pass
     return None
 
