@@ -80,7 +80,8 @@ def train_checkpoints(folder: Path) -> dict[str, str]:
         cli.trainer.save_checkpoint(path, weights_only=True)
         found.update({f"{part}, {name}": path for part in parts})
 
-    for kind, data in {"masks": "weizmann_horses_32", "sentences": DATA["sentences"]}.items():
+    own = {"masks": "weizmann_horses_32"} | {kind: DATA[kind] for kind in ("sentences", "chains")}
+    for kind, data in own.items():
         save(configs(*(f"conf/{file}.yaml" for file in (f"data/{data}", *DVN))), kind, "energy")
     if not role_parts.missing():
         dials = ("data/srl", "scheme/seal_dynamic", "objective/nce")
