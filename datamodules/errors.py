@@ -31,6 +31,11 @@ class DiskFull(DataError):
     """The disk has no space left to write a file."""
 
 
+def no_file(path: object, option: str) -> str:
+    """What to do about a file of the user that is not there."""
+    return f"There is no file {path} (--data.{option}). Put it there, or correct the path."
+
+
 def short(text: str) -> str:
     """Text of a file, cut to fit into a message."""
     return f"{text[:LONGEST]}..." if len(text) > LONGEST else text

@@ -13,7 +13,7 @@ from scipy.sparse import csr_array, vstack
 
 from datamodules.base import NO_ROW, DeviceData, Split
 from datamodules.encode import ENCODINGS, Filler, Matrix, dense
-from datamodules.errors import DataMismatch, DataNotFound
+from datamodules.errors import DataMismatch, DataNotFound, no_file
 from datamodules.readers.arff import ROOT_LABEL, ArffTable, read_arff
 from datamodules.readers.svmlight import read_svmlight
 from datamodules.sources.files import Sources, unpack
@@ -173,9 +173,7 @@ class MultiLabelData(DeviceData):
         paths = {part: Path(path) for part, path in self.own.items()}
         for part, path in paths.items():
             if not path.is_file():
-                raise DataNotFound(
-                    f"There is no file {path} (--data.{part}). Put it there, or correct the path."
-                )
+                raise DataNotFound(no_file(path, part))
         if "train" not in paths:
             raise DataNotFound("A test or validation file of your own needs --data.train too.")
         return paths

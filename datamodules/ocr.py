@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from datamodules.base import DeviceData, Split
-from datamodules.errors import DataMismatch
+from datamodules.errors import DataMismatch, no_file
 from datamodules.readers.ocr import FOLDS, HEIGHT, LETTERS, WIDTH, Words, read_letters
 from datamodules.sources.files import Sources, unpack
 from datamodules.sources.needed import as_config
@@ -82,11 +82,7 @@ class OCRLetters(DeviceData):
         """See DeviceData.missing."""
         if self.own is None:
             return self.sources.missing(data_set(NAME))
-        return (
-            None
-            if self.own.is_file()
-            else f"There is no file {self.own} (--data.file). Put it there, or correct the path."
-        )
+        return None if self.own.is_file() else no_file(self.own, "file")
 
     def source_files(self) -> dict[str, Any] | None:
         """See DeviceData.source_files."""

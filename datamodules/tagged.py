@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from datamodules.base import DeviceData, Split
-from datamodules.errors import DataMismatch, DataNotFound
+from datamodules.errors import DataMismatch, DataNotFound, no_file
 from datamodules.readers.conll import Sentences, read_sentences
 from datamodules.sources.files import Sources, unpack
 from datamodules.sources.needed import as_config, missing
@@ -119,7 +119,7 @@ class TaggedSentences(DeviceData):
         """See DeviceData.missing."""
         for option, path in self.own.items():
             if not path.exists():
-                return f"There is no {path} (--data.{option}). Put it there, or correct the path."
+                return no_file(path, option)
         return missing(self.registered(), self.sources)
 
     def source_files(self) -> dict[str, Any] | None:

@@ -365,7 +365,7 @@ def _characters(tweets: TwitterPOS) -> set[str]:
 def test_files_that_are_absent_are_told(name: str, tmp_path: Path) -> None:
     kind, arguments = described(name)
     places = {"folder": str(tmp_path), "mirror": ""}
-    with pytest.raises(DataNotFound, match=r"no nowhere\.txt \(--data\.vectors\)"):
+    with pytest.raises(DataNotFound, match=r"no file nowhere\.txt \(--data\.vectors\)"):
         kind(**(arguments | places | {"vectors": "nowhere.txt"})).setup()
     says = {
         "twitter_pos": r"oct27\.train.*make data DATASET=twitter_pos.*25d\.subset.*glove\.6B\.100d",

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from datamodules.base import DeviceData, Split
-from datamodules.errors import DataMismatch, DataNotFound, FormatError
+from datamodules.errors import DataMismatch, DataNotFound, FormatError, no_file
 from datamodules.readers.hub import HubTexts
 from datamodules.readers.texts import LabelledTexts, read_csv, read_json_lines, read_line_pairs, read_names
 from datamodules.sources.files import Sources, shown, unpack
@@ -256,7 +256,7 @@ class _Own:
         """One sentence on what is wrong with the paths."""
         for path, option in zip(self.paths, (self.part, f"{self.part}_labels"), strict=False):
             if not path.is_file():
-                return f"There is no file {shown(path)} (--data.{option}). Put it there, or correct the path."
+                return no_file(shown(path), option)
         if not self.labels and _suffix(str(self.texts)) not in READERS:
             return (
                 f"{shown(self.texts)} is neither .csv nor .jsonl. With texts line by line give labels too: "

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from datamodules.base import DeviceData, Split
-from datamodules.errors import DataMismatch, DataNotFound
+from datamodules.errors import DataMismatch, DataNotFound, no_file
 from datamodules.readers.propbank import Propositions, read_propositions
 from datamodules.sources.files import Sources, unpack
 from datamodules.sources.needed import as_config
@@ -99,7 +99,7 @@ class SemanticRoles(DeviceData):
         """See DeviceData.missing."""
         for part, path in self.own.items():
             if not path.is_file():
-                return f"There is no file {path} (--data.{part}). Put it there, or correct the path."
+                return no_file(path, part)
         return self.sources.missing(self.text) if self.text.files else None
 
     def source_files(self) -> dict[str, Any] | None:

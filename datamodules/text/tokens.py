@@ -104,9 +104,9 @@ def pieces_of(
     """The pieces of texts, or of sentences given as words, by the encoder's own tokenizer.
 
     Texts are cut after `max_pieces`, special pieces included; the share of those cut is reported, and that of
-    unknown pieces where it is above a tenth. A word that
-    is nothing to the tokenizer (control characters) gets the unknown piece, so each word has a first piece.
-    The words of a sentence that was cut off have none: `words` ends before them.
+    unknown pieces where it is above a tenth. A word that is nothing to the tokenizer (control characters)
+    gets the unknown piece, so each word has a first piece. The words of a sentence that was cut off have
+    none: `words` ends before them.
 
     Raises:
         DataMismatch: the encoder reads no texts of `max_pieces`, or has no embedding of a piece.

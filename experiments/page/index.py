@@ -76,12 +76,14 @@ def line(summary: Summary, title: str) -> str:
 
 
 def refresh(summary: Summary, title: str) -> None:
-    """Replace a table's line; tables of no paper have no line."""
+    """Replace a table's line; tables of no paper have no line, nor have pages that are gone."""
     paper = summary.table.source.get("paper")
     if paper not in PAPERS:
         return
     old = path().read_text() if path().exists() else ""
-    lines = {found[1]: found[0] for found in LINE.finditer(old)} | {summary.table.name: line(summary, title)}
+    kept = {found[1]: found[0] for found in LINE.finditer(old)}
+    lines = {name: text for name, text in kept.items() if path().with_name(f"{name}.md").is_file()}
+    lines[summary.table.name] = line(summary, title)
     text = drawn(lines)
     if text != old:
         store.write(path(), text)

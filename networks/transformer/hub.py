@@ -10,13 +10,15 @@ BUSY = (429, *range(500, 600))  # answers of a hub or proxy that cannot answer n
 
 @lru_cache(maxsize=8)
 def work_offline_unless_reached(name: str, kind: Literal["model", "dataset"]) -> None:
-    """Ask the hub for a name; if it does not answer, the libraries look into their caches alone.
+    """Ask the hub for a name; if it does not answer, this process reads from the libraries' caches alone.
 
     Left to themselves they ask for each file six times, with growing pauses and a line for each.
     """
     from huggingface_hub import HfApi, constants
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
+    if constants.HF_HUB_OFFLINE:
+        return
     try:
         HfApi().repo_info(name, repo_type=kind, timeout=SECONDS)
     except HFValidationError:

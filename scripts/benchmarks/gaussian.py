@@ -31,7 +31,7 @@ from inference.gaussian.solve import ConjugateGradient
 from scripts.peers.timing import by_events, show, side_by_side
 
 SIZES = [(32, 64), (32, 128), (128, 64), (128, 128)]  # side of a square picture, features
-SIDES, FEATURES = (32, 64, 128), (16, 64, 128, 256, 512)
+SIDES, FEATURES = (32, 64, 96, 128), (16, 64, 128, 256, 512, 1024)
 TOLERANCE = 1e-5
 RIGHT = 1e-3  # largest relative error that counts as equal, in float32
 
