@@ -137,7 +137,7 @@ def test_files_that_are_absent_are_told(tmp_path: Path) -> None:
     places = {"folder": str(tmp_path), "mirror": ""}
     for changes, says in [
         ({}, r"train\.txt.*make data DATASET=conll2000.*glove.*--data\.vectors"),
-        ({"vectors": "nowhere.txt"}, r"no nowhere\.txt \(--data\.vectors\)"),
+        ({"vectors": "nowhere.txt"}, r"no file nowhere\.txt \(--data\.vectors\)"),
         ({"senna": str(tmp_path / "none")}, r"none \(--data\.senna\)"),
     ]:
         data = CoNLL2000(**arguments | places | changes)
