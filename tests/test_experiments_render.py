@@ -22,20 +22,9 @@ from experiments.plan.claims import ClaimError, holds, read_claim
 from experiments.plan.spec import read_table
 from experiments.sweep.file import read_sweep
 from experiments.sweep.page import collect as collect_sweep
-from toy_world import HERE, World
+from toy_world import HERE, World, fill
 
 world = toy_world.world  # the fixture
-
-NUMBERS = {"plain": [0.50, 0.52, 0.54], "taught": [0.61, 0.61, 0.64]}
-
-
-def fill(numbers: dict[str, list[float]] = NUMBERS, **more: Any) -> None:
-    """Write records of the easy column."""
-    for row, values in numbers.items():
-        for seed, value in enumerate(values):
-            metrics = {"test/example_f1": value}
-            known = {"id": f"{row}{seed}", "row": row, "column": "easy", "seed": seed, "metrics": metrics}
-            store.keep("toy", [known | {"seconds": 3600, "device": "cpu", "cpu": "a core"} | more])
 
 
 def test_seconds_an_epoch_are_those_of_one_update_a_batch() -> None:
@@ -64,48 +53,6 @@ def test_a_cell_holds_mean_sample_deviation_counts_and_the_difference_to_the_pap
     text = page.markdown(summary())
     assert "52.00 ± 2.00 (3/3) [-8.00\\*\\*]<br>" in text and "60.00 ± 1.50" in text
     assert "**62.00 ± 1.73 (3/3)**" in text  # our best is bold
-
-
-def test_a_measure_is_the_same_table_through_another_number_with_the_papers_beside_it(world: World) -> None:
-    measure = {
-        "title": "Hours",
-        "metric": {"name": "seconds", "scale": 1 / 3600, "digits": 1, "better": "lower"},
-        "reported": {"plain": {"easy": 3}},
-        "claims": [{"says": "teaching takes as long", "holds": "taught <= plain"}],
-    }
-    world.change("tables/toy.yaml", lambda t: t.update(measures=[measure]))
-    fill()
-    (hours,) = summary().measures
-    assert hours.cells["plain", "easy"].ours == Sample(1.0, 0.0, 3)
-    assert [v.state for v in hours.verdicts if v.column == "easy"] == ["level"]  # an hour each
-    text = page.markdown(summary())
-    assert "- teaching takes as long (`taught <= plain`): 1 level" in text
-    assert "## Hours" in text and "1.0 ± 0.0 (3/3) [-2.0]" in text.split("## Hours")[1]
-
-
-def test_a_measure_may_be_of_some_rows_alone(world: World) -> None:
-    measure: dict[str, Any] = {"metric": {"name": "seconds"}, "rows": ["plain"]}
-    world.change("tables/toy.yaml", lambda t: t.update(measures=[measure]))
-    fill()
-    (seconds,) = summary().measures
-    assert [*seconds.table.rows] == ["plain"] and {row for row, _ in seconds.cells} == {"plain"}
-    measure["rows"] = ["plian"]
-    world.change("tables/toy.yaml", lambda t: t.update(measures=[measure]))
-    with pytest.raises(TableError, match=r"measures\[0\].rows.*plian.*Did you mean plain"):
-        summary()
-
-
-def test_a_column_of_a_measure_may_have_a_metric_of_its_own(world: World) -> None:
-    measure: dict[str, Any] = {"metric": {"name": "test/accuracy"}, "columns": {"easy": "test/example_f1"}}
-    world.change("tables/toy.yaml", lambda t: t.update(measures=[measure]))
-    fill()
-    assert summary().measures[0].cells["plain", "easy"].ours == Sample(
-        pytest.approx(0.52), pytest.approx(0.02), 3
-    )
-    measure["columns"] = {"eazy": "test/f1"}
-    world.change("tables/toy.yaml", lambda t: t.update(measures=[measure]))
-    with pytest.raises(TableError, match=r"measures\[0\].columns.*eazy.*Did you mean easy"):
-        summary()
 
 
 def test_a_column_without_a_config_shows_the_papers_numbers_and_judges_no_claim(world: World) -> None:

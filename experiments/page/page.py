@@ -103,13 +103,13 @@ def markdown(summary: Summary) -> str:
 
 def grid(summary: Summary, marks: dict[str, list[int]]) -> str:
     """The table alone."""
-    table = summary.table
-    heads = ["method", *(plain(c.label) + _mark(marks, f"column {n}") for n, c in summary.columns.items())]
-    lines = [heads, ["---", *("---:" for _ in summary.columns)]]
-    best = {column: summary.best(column) for column in summary.columns}
-    for name, row in table.rows.items():
+    rows, columns = summary.drawn
+    heads = ["method", *(plain(c.label) + _mark(marks, f"column {n}") for n, c in columns.items())]
+    lines = [heads, ["---", *("---:" for _ in columns)]]
+    best = {column: summary.best(column) for column in columns}
+    for name, row in rows.items():
         head = plain(row.label) + _mark(marks, f"row {name}")
-        cells = [_cell(summary, summary.cells[name, c], bold=best[c] == name) for c in summary.columns]
+        cells = [_cell(summary, summary.cells[name, c], bold=best[c] == name) for c in columns]
         lines.append([_grey(head) if row.cited else head, *cells])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 

@@ -52,7 +52,7 @@ def _grid(summary: Summary, columns: list[str], marks: dict[str, list[int]]) -> 
     for column in columns:
         grid.add_column(Text(table.columns[column].label + _mark(marks, f"column {column}")), no_wrap=True)
     best = {column: summary.best(column) for column in columns}
-    for name, row in table.rows.items():
+    for name, row in summary.drawn[0].items():
         style = "grey50 italic" if row.cited else ""
         label = Text(row.label + _mark(marks, f"row {name}"), style=style)
         cells = [_cell(summary, summary.cells[name, column], bold=best[column] == name) for column in columns]
@@ -83,7 +83,7 @@ def _split(summary: Summary, width: int) -> list[list[str]]:
     label = max(len(row.label) for row in table.rows.values()) + 8
     groups: list[list[str]] = [[]]
     used = label
-    for column in summary.columns:
+    for column in summary.drawn[1]:
         cells = [words.ours(table, summary.cells[row, column]) for row in table.rows]
         need = 3 + max(len(table.columns[column].label) + 4, *(len(c) for c in cells))
         if groups[-1] and used + need > width:

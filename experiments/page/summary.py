@@ -13,7 +13,7 @@ from experiments.fields import is_number
 from experiments.page.intervals import Sample
 from experiments.page.scores import derived
 from experiments.page.verdicts import Cell, Verdict, controlled, judge, starred
-from experiments.plan.table import Changes, Column, Ratio, Table
+from experiments.plan.table import Changes, Column, Ratio, Row, Table
 
 MOST = 9  # tags a side of a table of changes
 
@@ -34,9 +34,18 @@ class Summary:
 
     @property
     def columns(self) -> dict[str, Column]:
-        """The columns to draw; a substitute for another column only if it was needed."""
+        """The columns that count; a substitute for another column only if it was needed."""
         filled = {column for (_, column), cell in self.cells.items() if cell.ours}
         return {n: c for n, c in self.table.columns.items() if not c.instead_of or n in filled}
+
+    @property
+    def drawn(self) -> tuple[dict[str, Row], dict[str, Column]]:
+        """The rows and columns to draw: none of finished runs that all lack the metric, no empty row."""
+        filled = {column for (_, column), cell in self.cells.items() if cell.ours}
+        without = {column for (_, column), cell in self.cells.items() if cell.finished} - filled
+        columns = {n: c for n, c in self.columns.items() if n not in without} or self.columns
+        told = {row for (row, column), cell in self.cells.items() if column in columns and cell.told}
+        return {n: r for n, r in self.table.rows.items() if n in told}, columns
 
     def ratio(self, ratio: Ratio, *, printed: bool = False) -> Sample | None:
         """The mean over our columns of a ratio of rows, ours or the paper's; None if no column has both."""
@@ -145,7 +154,7 @@ def _cell(table: Table, row: str, column: str, records: list[store.Record], ids:
     printed = table.reported.get(row, {}).get(column)
     paper = Sample(printed[0], printed[1], table.reported_runs or 1) if printed else None
     ours = Sample.of(list(values.values())) if values else None
-    return Cell(row, column, ours, paper, planned, stale, mixed, values)
+    return Cell(row, column, ours, paper, planned, stale, mixed, values, finished=len(finished))
 
 
 def number(record: Mapping[str, Any], name: str) -> float | None:

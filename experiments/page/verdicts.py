@@ -36,6 +36,7 @@ class Cell:
     values: dict[int, float] = field(default_factory=dict)
     stars: str = ""  # * and *: under which readings of its spread the paper's number differs
     below: bool = False  # below the floor of its column
+    finished: int = 0  # runs, with or without the metric
 
     @property
     def sample(self) -> Sample | None:
@@ -48,6 +49,11 @@ class Cell:
             return self
         values = {seed: self.values[seed] for seed in seeds}
         return replace(self, values=values, ours=Sample.of(list(values.values())))
+
+    @property
+    def told(self) -> bool:
+        """Whether there is anything to say of it."""
+        return self.planned > 0 or self.paper is not None
 
     @property
     def difference(self) -> float | None:

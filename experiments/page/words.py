@@ -48,6 +48,8 @@ def printed(table: Table, cell: Cell) -> str:
 
 def ours(table: Table, cell: Cell) -> str:
     """The upper line of a cell."""
+    if cell.ours is None and cell.finished:
+        return "not measured"
     if cell.ours is None:
         return f"- (0/{cell.planned})" if cell.planned else ""
     marks = "†" * bool(cell.stale) + "‡" * cell.mixed + "§" * cell.below
