@@ -46,10 +46,10 @@ def _claims(paper: dict[str, Any], filled: References) -> str:
     commands = []
     for entry in paper["claims"]:
         page = filled.of(entry["table"])
-        table, own = _verdicts(page, entry["holds"])
+        view, own = _verdicts(page, entry["holds"])
         controls = {v.column: v for v in _verdicts(page, entry["control"])[1]} if "control" in entry else {}
         for verdict in own:
-            lines[FOUND[verdict.state]].append(_line(table, verdict, controls.get(verdict.column)))
+            lines[FOUND[verdict.state]].append(_line(page, view, verdict, controls.get(verdict.column)))
         rows = ",".join(dict.fromkeys(row for v in (*own[:1], *controls.values()) for row in v.claim.rows))
         control = f"; control {code(entry['control'])}: {plain(entry['why'])}" if controls else ""
         command = f"make reproduce TABLE={entry['table']} ROWS={rows}"
@@ -59,20 +59,24 @@ def _claims(paper: dict[str, Any], filled: References) -> str:
     return "\n".join([f"Verdicts: {counts}.", "", HEADS, *shown, "", *commands])
 
 
-def _verdicts(page: Summary, claim: str) -> tuple[Table, list[Verdict]]:
-    """The verdicts on a claim, and the table that makes it: the page's own or a further measure."""
+def _verdicts(page: Summary, claim: str) -> tuple[Summary, list[Verdict]]:
+    """The verdicts on a claim, and where it is made: on the page's own metric or on a further measure."""
     for view in (page, *page.measures):
         if found := [v for v in view.verdicts if v.claim.holds == claim]:
-            return view.table, found
+            return view, found
     raise TableError(f"{SOURCE}: {page.table.name} has no claim `{claim}`. Copy one of its file.")
 
 
-def _line(table: Table, verdict: Verdict, control: Verdict | None) -> str:
-    place = table.columns[verdict.column].label if verdict.column else "mean over columns"
+def _line(page: Summary, view: Summary, verdict: Verdict, control: Verdict | None) -> str:
+    table, column = view.table, verdict.column
+    place = plain(table.columns[column].label if column else "mean over columns")
+    measure = "" if view is page else f": {plain(table.title.partition(' (')[0])}"
+    cells = f"[{place}](../results/{table.name}.md){measure}"
+    low = [row for row in verdict.claim.rows if column and view.cells[row, column].below]
+    floors = f"; below the floor: {', '.join(map(code, low))}" if low else ""
     beside = f"{control.state}: {_difference(table, control)}" if control else ""
-    cells = f"[{plain(place)}](../results/{table.name}.md)"
-    parts = [FOUND[verdict.state], code(verdict.claim.holds), cells, _difference(table, verdict), beside]
-    return f"| {' | '.join(parts)} |"
+    difference = _difference(table, verdict) + floors
+    return f"| {' | '.join([FOUND[verdict.state], code(verdict.claim.holds), cells, difference, beside])} |"
 
 
 def _difference(table: Table, verdict: Verdict) -> str:

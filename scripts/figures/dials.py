@@ -1,4 +1,4 @@
-"""The figure of the README: three choices, each varied while the others are fixed, on one data set.
+"""The figure of the README: the rows of each choice on one data set, beside cross-entropy.
 
 python -m scripts.figures.dials
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 PLACE = Path("docs/dials")
 COLUMN = "bibtex"
-CONTROL = ("seal_mlc", "ce")  # the dashed line
-DIALS = (  # the varied choice, the fixed ones, table, rows with their labels
+DIALS = (  # the varied choice, the fixed ones, table, its row of cross-entropy, rows with their labels
     (
         "objective",
         "how the energy learns from guesses\n(SEAL-dynamic)",
         "seal_mlc",
+        "ce_matched",
         {
             "dynamic_margin": "margin",
             "dynamic_regression": "regression",
@@ -40,12 +40,14 @@ DIALS = (  # the varied choice, the fixed ones, table, rows with their labels
         "guess",
         "where answers come from\n(inference networks, compound objective)",
         "infnet_mlc",
+        "ce_adam",
         {"separated": "separated", "shared": "shared", "stacked": "stacked"},
     ),
     (
         "schedule",
         "which part learns when\n(regression objective)",
         "seal_mlc",
+        "ce",
         {"dvn_gbi": "energy only", "static_regression": "static", "dynamic_regression": "dynamic"},
     ),
 )
@@ -69,17 +71,17 @@ def points(table: str, rows: list[str]) -> dict[str, Point]:
 
 def numbers() -> dict[str, dict[str, Point]]:
     """All numbers of the figure, by choice and row."""
-    control = {"control": points(CONTROL[0], [CONTROL[1]])}
-    return control | {dial: points(table, list(rows)) for dial, _, table, rows in DIALS}
+    return {dial: points(table, [control, *rows]) for dial, _, table, control, rows in DIALS}
 
 
 def paint(canvas: "Figure") -> None:
     """A panel for each choice, on one axis."""
     every = numbers()
-    control = every["control"][CONTROL[1]][0]
     panels = canvas.subplots(1, len(DIALS), sharex=True)
-    for panel, (dial, stays, _, rows) in zip(panels, DIALS, strict=True):
-        panel.axvline(control, color="0.5", linestyle="--", linewidth=1, label="cross-entropy alone")
+    for panel, (dial, stays, _, control, rows) in zip(panels, DIALS, strict=True):
+        middle, around, _ = every[dial].pop(control)
+        panel.axvline(middle, color="0.5", linestyle="--", linewidth=1, label="cross-entropy, ± over seeds")
+        panel.axvspan(middle - (around or 0), middle + (around or 0), color="0.9", zorder=0)
         for height, (mean, spread, paper) in enumerate(every[dial].values()):
             bar = {"fmt": "o", "color": "tab:blue", "markersize": 5, "capsize": 2}
             panel.errorbar(mean, height, xerr=spread, label="" if height else "ours, ± over seeds", **bar)
