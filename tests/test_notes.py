@@ -137,7 +137,7 @@ def test_each_verdict_of_findings_is_that_of_its_page() -> None:
     rows = [line for line in lines if len(line) > 3 and line[0].removeprefix("| ") in word]
     for found, claim, cells, *_ in rows:
         label, _, rest = cells.removeprefix("[").partition("](../results/")
-        page = Path("results", rest.removesuffix(")")).read_text()
+        page = Path("results", rest.partition(")")[0]).read_text()
         block = page.partition(f"({claim}): ")[2].partition("\n- ")[0]
         assert f"  - {label}: {word[found.removeprefix('| ')]}" in block, (claim, cells)
     assert len(rows) > 80
