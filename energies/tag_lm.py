@@ -7,6 +7,8 @@ Shapes: B sentences, T positions, S tags, D features of a word; "..." stands for
 """
 
 import math
+from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -29,23 +31,33 @@ class TagLM(nn.Module):
 
     A relaxed tag is a mixture of tags, as an input and as a target. The last of the S + 1 symbols is the end,
     y_T+1; y_0 is learned. With `num_features` the LSTM reads each tag together with its word's features, and
-    y_0 together with zeros.
+    y_0 together with zeros. `dropout` is of the LSTM's states.
     """
 
-    def __init__(self, num_tags: int, *, width: int, num_features: int = 0) -> None:
+    def __init__(self, num_tags: int, *, width: int, num_features: int = 0, dropout: float = 0.0) -> None:
         super().__init__()
         self.start = nn.Parameter(torch.empty(num_tags + 1).uniform_(-START_RANGE, START_RANGE))  # y_0
         self.lstm = nn.LSTM(num_features + num_tags + 1, width, batch_first=True)
+        self.dropout = nn.Dropout(dropout)
         self.output = nn.Linear(width, num_tags + 1)
+
+    def draw(self, y: Shaped[Tensor, "... B T S"]) -> Float[Tensor, "B T1 H"] | None:
+        """What dropout leaves of the states: one draw for all answers. None where it leaves everything."""
+        if not self.training or not self.dropout.p:
+            return None
+        *_, rows, length, _ = y.shape
+        return self.dropout(self.start.new_ones(rows, length + 1, self.lstm.hidden_size))
 
     def forward(
         self,
         y: Shaped[Tensor, "... B T S"],
         real: Bool[Tensor, "B T"],
         words: Float[Tensor, "B T D"] | None = None,
+        left: Float[Tensor, "B T1 H"] | None = None,
     ) -> Float[Tensor, "... B"]:
         y = y.to(self.start.dtype)
-        predicted = self.output(self.lstm(self._read(y, words))[0]).softmax(-1).unflatten(0, y.shape[:-2])
+        states = self.lstm(self._read(y, words))[0].unflatten(0, y.shape[:-2])
+        predicted = self.output(states if left is None else states * left).softmax(-1)
         counts = F.pad(real, (1, 0), value=True)  # (B, T+1)
         end = counts & ~F.pad(real, (0, 1))
         of_tags = (predicted[..., :-1, :-1] * y).sum(-1) * real
@@ -72,10 +84,11 @@ class TagLMEnergy(MaskedEnergy):
     end, and under two more that read the words too. All are trained with the energy. GE(a) of the paper has
     the forward model, GE(b) adds `backward`, GE(c) adds `words`.
 
-    `words` maps inputs (B, T, ...) to features (B, T, D).
+    `words` maps inputs (B, T, ...) to features (B, T, D). `dropout` is of the states of each model. All answers
+    of one `given` share a mask, so truth and guess differ by their tags alone.
 
     Raises:
-        ValueError: a weight below 0, or not finite.
+        ValueError: a weight below 0 or not finite, a dropout outside [0, 1).
 
     Shapes:
         x: (B, T, ...), not used without `words`.   y: (..., B, T, S), relaxed or one-hot.
@@ -91,19 +104,21 @@ class TagLMEnergy(MaskedEnergy):
         words: Features | None = None,
         words_weight: float = 0.5,
         weight: float = 1.0,
+        dropout: float | None = None,
     ) -> None:
         super().__init__()
+        if not 0 <= (dropout or 0.0) < 1:
+            raise ValueError(f"dropout is {dropout}: take a number from 0 up to, not including, 1.")
         for name, value in (("weight", weight), ("words_weight", words_weight)):
             if not 0 <= value < math.inf:
                 raise ValueError(f"{name} is {value}: take a finite number, 0 or more.")
         at_least(1, num_tags=num_tags, width=width)
         self.num_tags = num_tags
         ways = 2 if backward else 1
-        self.of_tags = nn.ModuleList(TagLM(num_tags, width=width) for _ in range(ways))  # forward, backward
+        model = partial(TagLM, num_tags, width=width, dropout=dropout or 0.0)
+        self.of_tags = nn.ModuleList(model() for _ in range(ways))  # forward, backward
         self.words = words
-        self.of_words = nn.ModuleList(
-            TagLM(num_tags, width=width, num_features=words.size) for _ in range(ways) if words
-        )
+        self.of_words = nn.ModuleList(model(num_features=words.size) for _ in range(ways) if words)
         self.words_weight, self.weight = words_weight, weight  # gamma, tau
 
     def check_answers(self, y: Tensor) -> None:
@@ -111,23 +126,30 @@ class TagLMEnergy(MaskedEnergy):
         match_answers(y, num_tags=self.num_tags)
 
     def given(self, x: Inputs, mask: Tensor | None = None) -> ConditionedEnergy:
-        """The features of the words are computed once."""
+        """The features of the words are computed once, and each model's dropout is drawn once."""
         words = None if self.words is None else self.words(x)
+        drawn: dict[nn.Module, Tensor | None] = {}
+
+        def of(lm: Any, y: Tensor, real: Tensor, words: Tensor | None = None) -> Tensor:  # noqa: ANN401
+            if lm not in drawn:
+                drawn[lm] = lm.draw(y)
+            return lm(y, real, words, drawn[lm])
+
+        def one_direction(way: int, y: Tensor, real: Tensor, words: Tensor | None) -> Tensor:
+            plain = of(self.of_tags[way], y, real)
+            return (
+                plain if words is None else plain + self.words_weight * of(self.of_words[way], y, real, words)
+            )
 
         def energy(y: Tensor) -> Tensor:
             real = y.new_ones(y.shape[-3:-1], dtype=torch.bool) if mask is None else mask
-            total = self._one_direction(0, y, real, words)
+            total = one_direction(0, y, real, words)
             if len(self.of_tags) > 1:
                 backwards = None if words is None else reversed_sentences(words, real)
-                total = total + self._one_direction(1, reversed_sentences(y, real), real, backwards)
+                total = total + one_direction(1, reversed_sentences(y, real), real, backwards)
             return self.weight * total
 
         return ConditionedEnergy(energy)
-
-    def _one_direction(self, way: int, y: Tensor, real: Tensor, words: Tensor | None) -> Tensor:
-        """The terms of one direction, for tags in the order of that direction."""
-        plain = self.of_tags[way](y, real)
-        return plain if words is None else plain + self.words_weight * self.of_words[way](y, real, words)
 
 
 def reversed_sentences(

@@ -34,12 +34,14 @@ class Lookup(Features):
 KINDS = {"a": {"backward": False}, "b": {}, "c": {"words": True}}
 
 
-def build(kind: str, dropout: float = 0.0, width: int = 4, num_tags: int = S) -> TagLMEnergy:
+def build(
+    kind: str, dropout: float = 0.0, width: int = 4, num_tags: int = S, of_states: float | None = None
+) -> TagLMEnergy:
     torch.manual_seed(0)
     options = dict(KINDS[kind])
     if options.get("words"):
         options |= {"words": Lookup(dropout), "words_weight": 0.3}
-    return TagLMEnergy(num_tags, width=width, weight=0.7, **options)
+    return TagLMEnergy(num_tags, width=width, weight=0.7, dropout=of_states, **options)
 
 
 @pytest.fixture(params=KINDS)
@@ -172,6 +174,29 @@ def test_words_are_read_once_and_with_one_dropout_mask_for_all_answers() -> None
     torch.testing.assert_close(given(y), given(y), rtol=0, atol=0)
     assert len(calls) == 1
     assert not torch.equal(energy(x, y, MASK), energy(x, y, MASK))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_dropout_of_states_is_one_mask_for_all_answers_and_none_when_evaluated(kind: str) -> None:
+    energy = build(kind, of_states=0.5).double()
+    x, y = batch(3)
+    truth = one_hot(y[0].argmax(-1), S).double() * MASK.unsqueeze(-1)
+    given = energy.given(x, MASK)
+    samples, alone = given(y), given(y[1])
+    torch.testing.assert_close(samples[1], alone)  # the samples of a batch and one by one
+    assert torch.equal(given(truth), given(truth))
+    assert not torch.equal(energy(x, truth, MASK), energy(x, truth, MASK))  # two draws
+    mean = torch.stack([energy(x, y[0], MASK) for _ in range(50)]).mean(0)
+    energy.eval()
+    plain = build(kind).double()
+    assert torch.equal(energy(x, y, MASK), plain(x, y, MASK))
+    torch.testing.assert_close(mean, energy(x, y[0], MASK), rtol=0.1, atol=0)
+
+
+@pytest.mark.parametrize("dropout", [-0.1, 1.0, float("nan")])
+def test_a_dropout_that_is_no_share_is_refused(dropout: float) -> None:
+    with pytest.raises(ValueError, match=f"dropout is {dropout}: take a number from 0"):
+        TagLMEnergy(S, dropout=dropout)
 
 
 def test_turning_twice_changes_nothing_and_keeps_padding_behind() -> None:
