@@ -84,8 +84,8 @@ class TagLMEnergy(MaskedEnergy):
     end, and under two more that read the words too. All are trained with the energy. GE(a) of the paper has
     the forward model, GE(b) adds `backward`, GE(c) adds `words`.
 
-    `words` maps inputs (B, T, ...) to features (B, T, D). `dropout` is of the states of each model. All answers
-    of one `given` share a mask, so truth and guess differ by their tags alone.
+    `words` maps inputs (B, T, ...) to features (B, T, D). `dropout` is of the states of each model. All
+    answers of one `given` share a mask, so truth and guess differ by their tags alone.
 
     Raises:
         ValueError: a weight below 0 or not finite, a dropout outside [0, 1).

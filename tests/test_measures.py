@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+import yaml
 
 import toy_world
 from experiments import store
@@ -79,3 +80,21 @@ def test_a_measure_leaves_out_what_finished_runs_do_not_have_and_says_so_in_the_
     assert "| plain | **0.50" in found or "| plain | 0.50" in found
     assert "| taught | not measured | - (0/2) |" in found
     assert "| alone |" not in found and "| alone | " in page.markdown(summary()).split("## Extra")[0]
+
+
+def test_a_callback_that_takes_a_measure_is_of_its_rows_in_every_table_that_shows_them(world: World) -> None:
+    taken = {"metric": {"name": "test/extra"}, "rows": ["plain"], "by": "toy.Extra"}
+    world.change("tables/toy.yaml", lambda t: t.update(measures=[taken, taken | {"title": "again"}]))
+    lent = {"plain": "toy", "taught": "toy"}
+    (world.folder / "conf/tables/other.yaml").write_text(
+        yaml.safe_dump(
+            {"title": "o", "metric": {"name": "m"}, "seeds": [0], "columns": {"easy": "toy"}, "rows": lent}
+        )
+    )
+    for table in ("toy", "other"):
+        rows = read_table(table).rows
+        assert rows["plain"].set == {"trainer.callbacks+": [{"class_path": "toy.Extra"}]}
+        assert "trainer.callbacks+" not in rows["taught"].set
+    world.change("tables/toy.yaml", lambda t: t.update(measures=[{k: taken[k] for k in ("metric", "by")}]))
+    with pytest.raises(TableError, match=r"measures\[0\].*rows"):
+        read_table("toy")

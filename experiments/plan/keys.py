@@ -38,6 +38,7 @@ TABLE: dict[str, dict[str, f.Check]] = {
         "metric": f.pairs,
         "columns": f.named(f.word),
         "rows": NAMES,
+        "by": f.word,
         "reported": f.named(f.pairs),
         "claims": f.listed(f.pairs),
     },

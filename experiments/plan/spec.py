@@ -17,7 +17,19 @@ from experiments.plan.claims import Claim, ClaimError, read_claim
 from experiments.plan.keys import REPORTED, TABLE
 from experiments.plan.layers import rows_of
 from experiments.plan.reader import Reader, is_file
-from experiments.plan.table import TABLES, TUNED, Changes, Column, Figure, Gain, Metric, Ratio, Row, Table
+from experiments.plan.table import (
+    CALLBACKS,
+    TABLES,
+    TUNED,
+    Changes,
+    Column,
+    Figure,
+    Gain,
+    Metric,
+    Ratio,
+    Row,
+    Table,
+)
 from experiments.plan.yaml_file import Tree, YamlFile, read_yaml
 from experiments.sweep.file import SWEEPS, is_sweep, read_sweep
 
@@ -116,7 +128,8 @@ class _Reader(Reader):
     def _written_out(self, kind: str, tree: Tree) -> dict[str, Tree]:
         """All rows or columns; a word as value is the name of the table that defines the row or column.
 
-        Of the columns that a row of another table names, those stay that this table has.
+        Of the columns that a row of another table names, those stay that this table has. A row gets the
+        callbacks by which measures of its table take it.
         """
         trees = {str(name): t for name, t in tree[kind].items()}
         read: dict[str, YamlFile] = {}
@@ -133,6 +146,11 @@ class _Reader(Reader):
                     self.fail(place, f" is said to be that of {lender}, and {file.path} writes out none.")
                 if only := trees[name].get("columns"):
                     trees[name] = {**trees[name], "columns": [c for c in only if c in tree["columns"]]}
+            if kind == "rows":
+                lenders = [read[lender].tree] if isinstance(lender, str) else []
+                measures = [m for t in (tree, *lenders) for m in _numbered("measures", t)]
+                taken = [m["by"] for m in (self.keyed("measure", *m) for m in measures) if _takes(m, name)]
+                trees[name] = _measured(trees[name], taken)
         return trees
 
     def _metric(self, tree: Tree, place: str = "metric") -> Metric:
@@ -141,9 +159,10 @@ class _Reader(Reader):
     def _measure(self, place: str, tree: Tree, table: Table) -> Table:
         """The table, or some of its rows, with another metric: the same cells, other numbers.
 
-        `columns` names the metric of a column that has another than `metric`.
+        `columns` names the metric of a column that has another than `metric`. `by` is the callback that takes
+        the measure: its rows have it.
         """
-        tree = self.keyed("measure", place, tree, needed=("metric",))
+        tree = self.keyed("measure", place, tree, needed=("metric", *["rows"] * ("by" in tree)))
         metric = self._metric(tree["metric"], f"{place}.metric")
         for row in (shown_rows := tree.get("rows") or table.rows):
             self.known(f"{place}.rows", "row", row, table.rows)
@@ -361,6 +380,18 @@ def _scored(table: Table, name: str) -> Table:
     """The table by another score of the same scale; the paper's numbers are none of it."""
     columns = {column.name: replace(column, metric="") for column in table.columns.values()}
     return replace(table, metric=replace(table.metric, name=name), columns=columns, reported={})
+
+
+def _takes(measure: Tree, row: str) -> bool:
+    return "by" in measure and row in measure.get("rows", [])
+
+
+def _measured(row: Tree, taken: list[str]) -> Tree:
+    """A row with callbacks of these classes."""
+    if not taken or not isinstance(row, dict):
+        return row
+    callbacks = [{"class_path": by} for by in dict.fromkeys(taken)]
+    return {**row, "set": {**row.get("set", {}), CALLBACKS: callbacks}}
 
 
 def _numbered(kind: str, tree: Tree) -> Iterator[tuple[str, Tree]]:

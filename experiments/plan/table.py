@@ -9,6 +9,7 @@ from experiments.plan.layers import rows_of
 
 TABLES, TUNED = Path("conf/tables"), Path("conf/tuned")
 FLOOR = "floor"  # how the label of such a row begins
+CALLBACKS = "trainer.callbacks+"  # appends to the callbacks of every run
 
 
 @dataclass(frozen=True)
