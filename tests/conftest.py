@@ -30,6 +30,11 @@ hypothesis.settings.register_profile("suite", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("suite")
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are processors: workers often wait for processes that their tests start."""
+    return (os.cpu_count() or 1) + 1
+
+
 @pytest.fixture
 def root() -> Path:
     """The repository's own folder."""
