@@ -14,7 +14,7 @@ from rich.console import Console
 import toy_world
 from committed import committed
 from experiments import store
-from experiments.errors import TableError
+from experiments.errors import TableError, UserError
 from experiments.page import index, page
 from experiments.page.intervals import Sample
 from experiments.page.summary import Summary, number, summarise
@@ -246,6 +246,12 @@ def test_a_page_is_written_only_when_it_changes(world: World) -> None:
     assert page.page_file("toy").stat().st_mtime_ns == before
 
 
+def test_a_table_without_a_finished_run_has_no_page(world: World) -> None:
+    with pytest.raises(UserError, match=r"toy has no finished run.*make reproduce TABLE=toy"):
+        page.collect("toy", Console(file=io.StringIO()))
+    assert not page.page_file("toy").exists()
+
+
 def test_runs_that_another_table_made_since_are_drawn_too(world: World) -> None:
     theirs = {"id": "abc", "table": "other", "row": "its", "column": "own", "seed": 1}
     facts = {"metrics": {"test/example_f1": 0.5}, "seconds": 1, "device": "cpu", "cpu": "a core"}
@@ -341,7 +347,7 @@ def test_a_table_is_drawn_without_torch(world: World) -> None:
 
 def test_an_unknown_table_is_one_message_and_exit_code_two(world: World) -> None:
     code, said = world.reproduce("--collect")
-    assert code == 0
+    assert code == 2 and "toy has no finished run" in said
     world.folder.joinpath("conf/tables/toy.yaml").unlink()
     code, said = world.reproduce("--collect")
     assert code == 2 and "There is no table 'toy'" in said

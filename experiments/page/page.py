@@ -8,7 +8,7 @@ from urllib.parse import quote
 from rich.console import Console
 
 from experiments import store
-from experiments.errors import StoreError
+from experiments.errors import StoreError, UserError
 from experiments.fields import Fault
 from experiments.page import index, plots, words
 from experiments.page.gains import LEGEND, shares
@@ -23,9 +23,16 @@ LINK = re.compile(r"(?<!\\)((?:\\\\)*)(!(?=\[)|\](?=[\[(:])(?!\((?:https?://)?[\
 
 
 def collect(name: str, console: Console) -> Summary:
-    """Render a table from its records, shared runs of other tables included."""
+    """Render a table from its records, shared runs of other tables included.
+
+    Raises:
+        UserError: no run is finished, and no page was ever drawn.
+    """
     table = read_table(name)
     store.take_over(table.name, read_state(table.name)["ids"])
+    if not store.read_results(table.name).records and not page_file(table.name).exists():
+        command = f"make reproduce TABLE={name}"
+        raise UserError(f"{table.name} has no finished run, so there is nothing to draw. First:  {command}")
     return render(table, console)
 
 
