@@ -294,12 +294,13 @@ def replacing(path: Path) -> Iterator[Path]:
             raise
         raise StoreError(explain(error.__context__, path)) from error
     finally:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
 
 
 def sweep(folder: Path, *, older: float = 0.0) -> None:
     """Remove incomplete files of killed processes that were not modified for `older` seconds."""
-    for part in folder.glob("*.part"):
+    for part in folder.glob(".*.[0-9]*.part"):
         with suppress(FileNotFoundError):  # finished, or removed by another process
             if time.time() - part.lstat().st_mtime >= older:
                 part.unlink()

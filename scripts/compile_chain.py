@@ -6,6 +6,7 @@ numba caches them on disk, beside the code or in NUMBA_CACHE_DIR. Its cache depe
 alone, not on the functions compiled into it, so cached loops of older code are removed first.
 """
 
+import sys
 from pathlib import Path
 
 import torch
@@ -15,6 +16,7 @@ from energies.potentials import ChainPotentials
 from inference import chain
 from inference.chain import kernels
 from inference.chain.paths import fault_of_numba
+from scripts.options import alone
 
 
 def every_loop() -> None:
@@ -41,4 +43,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(alone(main, __doc__))

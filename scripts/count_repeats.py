@@ -11,6 +11,7 @@ import tempfile
 
 from experiments import store
 from experiments.page import repeats
+from scripts.options import alone
 
 DATA = ("bibtex", "delicious", "genbase", "genbase_clean", "cal500", "expr_fun", "spo_fun")
 SENTENCES = ("conll2003", "conll2000", "twitter_pos")
@@ -55,4 +56,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(alone(main, __doc__))

@@ -14,6 +14,7 @@ from datetime import datetime
 from rich.console import Console
 
 from experiments import starts, store
+from scripts.options import alone
 
 
 def commit_times() -> dict[str, datetime]:
@@ -46,4 +47,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(alone(main, __doc__))

@@ -2,12 +2,30 @@
 
 import argparse
 import re
+import sys
+from collections.abc import Callable
 from typing import NoReturn
 
 from experiments.errors import UserError
 
 CHOICE = re.compile(r"argument (\S+): invalid choice: '?(.*?)'? \(choose from (.*)\)", re.DOTALL)
 NUMBER = re.compile(r"argument (\S+): invalid int value: '(.*)'", re.DOTALL)
+
+
+def alone(main: Callable[[], int | None], says: str | None) -> int:
+    """Run a command without options: --help says what it does, all else is refused; the exit code."""
+    form = argparse.RawDescriptionHelpFormatter
+    spec = sys.modules["__main__"].__spec__
+    prog = f"python -m {spec.name}" if spec else None
+    argparse.ArgumentParser(prog=prog, description=says, formatter_class=form).parse_args()
+    return main() or 0
+
+
+def count(text: str) -> int:
+    """A whole number of 1 or more, as the type of an option."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text}: take 1 or more")
+    return int(text)
 
 
 class Options(argparse.ArgumentParser):

@@ -203,13 +203,21 @@ def test_a_mistake_of_the_command_line_is_one_sentence(
     assert code == 2 and message in said and len(said.splitlines()) == 1
 
 
-def test_without_slurm_the_states_are_shown_and_then_why_the_queue_is_not(
-    world: World, no_slurm: None
+def test_without_slurm_the_states_are_shown_alone(world: World, no_slurm: None) -> None:
+    code, said = world.reproduce("--status", "--rows", "plain", "--seeds", "0")
+    first, *_, last = said.splitlines()
+    assert code == 0 and first.startswith("planned") and last.startswith("1 planned")
+
+
+def test_where_slurm_does_not_answer_the_states_are_shown_and_then_why(
+    world: World, no_slurm: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    (tmp_path / "squeue").write_text("#!/bin/sh\necho Unable to contact slurm controller >&2; exit 1\n")
+    (tmp_path / "squeue").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
     code, said = world.reproduce("--status", "--rows", "plain", "--seeds", "0")
     *shown, why = said.splitlines()
-    assert code == 2 and shown[0].startswith("planned") and shown[-1].startswith("1 planned")
-    assert why.startswith("There is no SLURM here: the command squeue was not found.")
+    assert code == 2 and shown[0].startswith("planned") and why.startswith("No SLURM answers `squeue`.")
 
 
 def test_another_scheduler_is_not_known(world: World) -> None:
@@ -343,7 +351,7 @@ def test_a_run_without_a_folder_gets_one(
     world: World, clusters: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert by_hand("--cluster=conf/cluster/cpu.yaml", "--dry-run") == 0
-    assert re.search(r" --run_dir=runs/by_hand/toy-\d{8}-\d{6}\n$", capsys.readouterr().out)
+    assert re.search(r" --run_dir=runs/by_hand/toy-\d{8}-\d{6}-\w{8}\n$", capsys.readouterr().out)
 
 
 @pytest.mark.parametrize(

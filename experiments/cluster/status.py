@@ -1,5 +1,6 @@
 """The state of each run of a table, with its job in the queue."""
 
+import shutil
 from collections.abc import Mapping
 
 from rich.console import Console
@@ -19,7 +20,7 @@ def status(selection: Selection, console: Console) -> int:
     """Print a line for each run, and how many there are of each state; the exit code.
 
     Raises:
-        ClusterError: after all else is printed, if SLURM's queue could not be asked.
+        ClusterError: after all else is printed, if SLURM is here and its queue could not be asked.
     """
     jobs, trouble = _queue()
     plan = plan_of(selection, console, fetch=False)
@@ -37,7 +38,9 @@ def status(selection: Selection, console: Console) -> int:
 
 
 def _queue() -> tuple[Mapping[str, Queued], ClusterError | None]:
-    """The runs in the queue, or why it could not be asked."""
+    """The runs in the queue, none where there is no SLURM; or why it could not be asked."""
+    if shutil.which("squeue") is None:
+        return {}, None
     try:
         return in_queue(), None
     except ClusterError as error:

@@ -11,6 +11,7 @@ from typing import Any
 from experiments.errors import suggest
 from experiments.plan.identity import Tree
 
+ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = {"model": "conf/scheme/cross_entropy.yaml", "data": "conf/data/yeast.yaml"}
 EXTRAS = {
     "wandb": "wandb",
@@ -83,8 +84,14 @@ def not_installed(message: str) -> str:
 
 
 def refused(error: BaseException, config: Tree) -> str:
-    """The error of an object that refuses an argument; the message begins with the option or key."""
+    """The error of an object that refuses an argument; the message begins with the option or key.
+
+    An error that no user's value explains has its type, and the last place of the project that it came from.
+    """
     message, nodes = str(error), [*_nodes(config)]
+    if not isinstance(error, ValueError):
+        lines = [f"{frame.filename}:{frame.lineno}" for frame in _frames(error) if _ours(frame.filename)]
+        message = f"{type(error).__name__}: {message}{f' (in {lines[-1]})' if lines else ''}"
     found = re.match(r"(\w+)(?:\.init_args\S*)? (?:is|has) ", message)
     name = found[1] if found else ""
     for part, variables in _parts(error):
@@ -97,6 +104,23 @@ def refused(error: BaseException, config: Tree) -> str:
         for place in places:
             return f"{place}: {message}" if "." in place else message
     return message
+
+
+def of_the_project(error: BaseException) -> BaseException:
+    """Of an error and those behind it, the first that code of the project raised, or else the innermost."""
+    chain = [error]
+    while cause := chain[-1].__cause__ or chain[-1].__context__:
+        chain.append(cause)
+    raised = [e for e in chain if (frames := _frames(e)) and _ours(frames[-1].filename)]
+    return (raised or chain[-1:])[0]
+
+
+def _frames(error: BaseException) -> traceback.StackSummary:
+    return traceback.extract_tb(error.__traceback__)
+
+
+def _ours(file: str) -> bool:
+    return Path(file).is_relative_to(ROOT) and "site-packages" not in Path(file).parts
 
 
 def _parts(error: BaseException) -> Iterator[tuple[object, dict[str, Any]]]:

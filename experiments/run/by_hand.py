@@ -35,14 +35,16 @@ def train(arguments: list[str] | None, tell: Tell) -> tuple[store.Record, Path]:
         raise UserError(str(error)) from error
     folder, first = Path(cli.config.run_dir), cli.trainer.is_global_zero
     try:
+        if first:
+            _refuse_foreign(folder)
         with store.hold(folder) if first else nullcontext(True) as mine:
             if not mine:
                 raise UserError(
                     f"{folder} is in use by another process. Wait for it, or choose another --run_dir."
                 )
             if first:
-                store.clear(folder)
                 _refuse_another(cli, folder)
+                store.clear(folder)
             record = _run(cli, tell)
     except OSError as error:
         raise UserError(store.explain(error, folder)) from error
@@ -83,6 +85,19 @@ def _train(cli: TrainCLI, tell: Tell) -> store.Record:
         store.write_json(folder / "record.json", record)
         store.write_json(folder / "progress.json", facts | {"state": "done"})
     return record
+
+
+def _refuse_foreign(folder: Path) -> None:
+    """Raise an error if the folder has files and is no run's: a run would overwrite what has the same name.
+
+    Raises:
+        UserError: the folder is not empty, and no run has locked it before.
+    """
+    known = ("lock", "job.lock", "job.txt")
+    if folder.is_dir() and not any((folder / name).exists() for name in known) and any(folder.iterdir()):
+        raise UserError(
+            f"{folder} has files and is no run's folder. Choose another --run_dir, or an empty one."
+        )
 
 
 def _refuse_another(cli: TrainCLI, folder: Path) -> None:

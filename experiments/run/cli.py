@@ -10,13 +10,15 @@ from typing import Any
 
 from jsonargparse import Namespace
 from pytorch_lightning import Trainer
+from pytorch_lightning.cli import LightningArgumentParser
 
 from experiments.errors import ConfigError
-from experiments.plan.advice import not_installed, refused
+from experiments.plan.advice import not_installed, of_the_project, refused
 from experiments.plan.layers import BASE, file_and_row, split
 from experiments.plan.parser import Args, ConfigCLI
 from experiments.run import slurm
 from experiments.run.epochs import EpochLog, InPlace
+from experiments.run.settings import check
 from experiments.tracking import agent
 
 BY_HAND = Path("runs/by_hand")
@@ -29,9 +31,16 @@ class TrainCLI(ConfigCLI):
         given = args if isinstance(args, list) else sys.argv[1:]
         super().__init__(args, run_dir=run_dir or by_hand_folder(given), base=base)
 
+    def parse_arguments(self, parser: LightningArgumentParser, args: Args) -> None:
+        """Parse, and check what the trainer is told."""
+        super().parse_arguments(parser, args)
+        check(self.config)
+
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Add the callback that writes the run's files, and set its folder."""
         folder = self.config["run_dir"]
+        if not folder.strip():
+            raise ConfigError("--run_dir is empty. Name the folder of the run's files, or leave it out.")
         if self.config["trainer"]["default_root_dir"] not in (None, folder):
             raise ConfigError("Leave --trainer.default_root_dir out: all files of a run go to its --run_dir.")
         trainer = super().instantiate_trainer(**kwargs | {"default_root_dir": folder})
@@ -44,14 +53,15 @@ class TrainCLI(ConfigCLI):
         """Build the objects; if one raises an error, report that error and not the errors it caused.
 
         The data comes first, because models take their sizes from it.
+
+        Raises:
+            ConfigError: an object could not be built.
         """
         try:
             self.parser.instantiate_classes(Namespace(data=self.config.data))
             super().instantiate_classes()
         except (ValueError, ModuleNotFoundError) as error:
-            first: BaseException = error
-            while first.__cause__ or first.__context__:
-                first = first.__cause__ or first.__context__  # type: ignore[assignment]
+            first = of_the_project(error)
             absent = isinstance(first, ModuleNotFoundError)
             raise ConfigError(not_installed(str(first)) if absent else self.explain(first)) from error
 
@@ -61,16 +71,16 @@ class TrainCLI(ConfigCLI):
 
 
 def by_hand_folder(arguments: list[str]) -> str:
-    """runs/by_hand/<names of the scheme's and the objective's file>-<time>, such as seal_dynamic-nce-<time>.
+    """runs/by_hand/<names of the scheme's and the objective's file>-<time>-<hash of the command>.
 
     It ends in the id of W&B's run if an agent of a sweep starts it, and in a batch job of SLURM in the job's
-    id and a hash of the command, so a requeued job finds its run.
+    id instead of the time, so a requeued job finds its run.
     """
     files = [Path(file_and_row(name)[0]) for name in split(arguments)[0]]
     dials = [f.stem for f in files if f.parent.name in ("scheme", "objective")]
     name = "-".join(dials or [f.stem for f in files[-1:]]) or "run"
     job, command = slurm.batch_job(), hashlib.sha256(repr(arguments).encode()).hexdigest()[:8]
-    end = f"{job}-{command}" if job else time.strftime("%Y%m%d-%H%M%S")
+    end = f"{job or time.strftime('%Y%m%d-%H%M%S')}-{command}"
     return str(BY_HAND / f"{name}-{agent.trial() or end}")
 
 

@@ -44,7 +44,7 @@ def fit_and_test(cli: TrainCLI, facts: dict[str, Any], tell: Tell | None = None)
     folder = cli.log.folder
     best = folder / "checkpoints" / "best.ckpt"
     if not best.exists():
-        raise RunError(f"no checkpoint in {best.parent}: training ended before its first epoch did.")
+        raise RunError(f"no checkpoint in {best.parent}: training ended before its first validation.")
     chosen = _load(best)
     began = time.monotonic()
     with _restoring(best, "checkpoint_connector"):

@@ -55,7 +55,8 @@ def target(sweep: Sweep, place: str) -> tuple[Path, str]:
     here = file.parent.parent == TUNED and file.suffix == ".yaml"
     if not here or not row or is_name("", row) or not re.fullmatch(r"[\w-]+", row):
         raise SweepError(
-            f"--adopt {place}: name a row of a file, such as conf/tuned/seal_mlc/bibtex.yaml:cd."
+            f"--adopt {place}: name a row of a file conf/tuned/FOLDER/FILE.yaml, such as "
+            "conf/tuned/seal_mlc/bibtex.yaml:cd."
         )
     if not file.is_file():
         places = sorted(map(str, TUNED.glob("*/*.yaml")))

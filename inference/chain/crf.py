@@ -70,7 +70,7 @@ class CRF(nn.Module):
             return losses
         if reduction == "mean":
             return losses.mean()
-        return losses.sum() if reduction == "sum" else losses.sum() / p.real().sum()
+        return losses.sum() if reduction == "sum" else losses.sum() / p.real().sum().clamp(min=1)
 
     def decode(self, emissions: Float[Tensor, "..."], mask: Tensor | None = None) -> Int[Tensor, "..."]:
         """The best tags, (B, T) or (T, B), 0 where masked."""

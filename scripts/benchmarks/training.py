@@ -9,6 +9,7 @@ of training words as on the real data. For joint training of taggers see scripts
 masks of pictures scripts.benchmarks.pictures.
 """
 
+import sys
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -35,6 +36,7 @@ from losses.objectives import Guesses, NCERanking
 from networks.inputs import Sequences
 from networks.lenet import LeNet
 from networks.mlp import LabelMLP
+from scripts.options import alone
 from scripts.peers.bare import CD, FEATURES, LABELS, NCE, ROWS, FCNCrossEntropy, Loop, adamw, rows, trainer
 from scripts.peers.timing import show, side_by_side
 
@@ -224,4 +226,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(alone(main, __doc__))

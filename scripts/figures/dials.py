@@ -16,6 +16,7 @@ from experiments.errors import UserError
 from experiments.page.summary import summarise
 from experiments.plan.spec import read_table
 from scripts.figures.axes import draw
+from scripts.options import alone
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -107,4 +108,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(alone(main, __doc__))

@@ -9,6 +9,7 @@ have similar embeddings. docs/noisy_mask.svg and .png are written, with the numb
 
 import json
 import math
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ from torch import Tensor
 from energies.gaussian import GaussianPotentials
 from inference import gaussian
 from scripts.figures.axes import draw
+from scripts.options import alone
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -80,4 +82,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    sys.exit(alone(main, __doc__))

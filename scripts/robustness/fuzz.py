@@ -24,6 +24,7 @@ from types import FrameType
 from rich.console import Console
 from rich.table import Table
 
+from scripts.options import count
 from scripts.robustness.fuzz_targets import REFUSALS, Target, targets
 
 SLOW = 2.0  # seconds of processor time
@@ -52,7 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--cases", type=int, default=10_000, help="in all, shared by the targets")
+    parser.add_argument("--cases", type=count, default=10_000, help="in all, shared by the targets")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", help="these targets, such as arff,table")
     parser.add_argument("--replay", type=Path, help="a case that was kept")

@@ -38,6 +38,7 @@ from experiments.plan.parser import ParseOnly
 from experiments.plan.runs import compose, identity
 from experiments.run.epochs import read_rows
 from experiments.run.execute import Job, execute
+from scripts.options import count
 
 SIGNALS = {signal.SIGKILL: 8, signal.SIGINT: 1, signal.SIGTERM: 1}  # with their weights
 PATIENCE = 120.0  # seconds that a stop may take on a loaded machine
@@ -367,7 +368,7 @@ def main(arguments: list[str] | None = None) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--kills", type=count, default=20)
     parser.add_argument("--seed", type=int, default=0, help="draws signals and moments")
     parser.add_argument("--cells", default=",".join(CELLS), help=f"of {', '.join(CELLS)}")
     parser.add_argument("--folder", type=Path, default=Path("runs/kill_test"), help="where the runs are kept")

@@ -1,0 +1,37 @@
+"""Settings of the trainer with which no run can end well, refused before anything is built."""
+
+from jsonargparse import Namespace
+
+from experiments.errors import ConfigError
+
+SEEDS = 2**32
+NEEDED = ("max_epochs", "max_steps", "limit_train_batches", "limit_val_batches", "limit_test_batches")
+
+
+def check(config: Namespace) -> None:
+    """Check the trainer's settings and the seed of a parsed config.
+
+    Raises:
+        ConfigError: one of them leaves nothing to train, to choose the best epoch by or to test.
+    """
+    trainer = config.trainer
+    if not 0 <= int(config.seed_everything) < SEEDS:
+        raise ConfigError(f"--seed_everything is {config.seed_everything}: take 0 to {SEEDS - 1}.")
+    if trainer.fast_dev_run:
+        raise ConfigError(
+            "--trainer.fast_dev_run keeps no checkpoint, and a run tests its best one. For a quick look take "
+            "--trainer.max_epochs 1 --trainer.limit_train_batches 2."
+        )
+    for name in NEEDED:
+        if trainer.get(name) == 0:
+            raise ConfigError(f"--trainer.{name} is 0: take more. A run trains, validates and tests.")
+    every, most = trainer.check_val_every_n_epoch, trainer.max_epochs
+    if every and most not in (None, -1) and every > most:
+        raise ConfigError(
+            f"--trainer.check_val_every_n_epoch is {every}, and there are {most} epochs: none is validated, "
+            "and validation chooses the checkpoint. Take a smaller number."
+        )
+    for callback in trainer.callbacks or []:
+        patience = (callback.get("init_args") or {}).get("patience")
+        if patience is not None and patience < 0:
+            raise ConfigError(f"--stop.patience is {patience}: take 0 or more.")

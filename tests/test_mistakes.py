@@ -1,0 +1,147 @@
+"""Mistakes of a user on the command line: one sentence that names the option or file, and nothing lost."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import toy_world
+from experiments import store
+from experiments.run.cli import by_hand_folder
+from inference.chain.crf import CRF
+from scripts import options, train
+from toy_world import World
+
+world = toy_world.world  # the fixture
+ROOT = Path(__file__).resolve().parent.parent
+QUICK = ["--config=conf/data/generated.yaml", "--config=conf/scheme/cross_entropy.yaml"]
+
+
+class Bug(torch.nn.Module):
+    """An energy whose author made a mistake."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.size = {"a": 1}["b"]
+
+
+@pytest.fixture
+def root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """What a run by hand that is refused says."""
+    assert train.main([*QUICK, *arguments]) == 2
+    return " ".join(capsys.readouterr().err.split())
+
+
+def test_a_folder_with_files_of_others_is_left_as_it_is(
+    root: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = {
+        name: f"mine: {name}" for name in ("film.mkv.part", "hpc_ckpt_1.ckpt", "config.yaml", "metrics.csv")
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    message = said(capsys, f"--run_dir={tmp_path}", "--trainer.max_epochs=1")
+    assert (
+        message == f"{tmp_path} has files and is no run's folder. Choose another --run_dir, or an empty one."
+    )
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == files
+
+
+def test_only_incomplete_files_of_our_own_are_removed(tmp_path: Path) -> None:
+    for name in ("film.part", ".film.part", ".best.ckpt.123.part"):
+        (tmp_path / name).touch()
+    store.sweep(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"film.part", ".film.part"}
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("--run_dir=", "--run_dir is empty. Name the folder of the run's files, or leave it out."),
+        ("--trainer.fast_dev_run=true", "take --trainer.max_epochs 1 --trainer.limit_train_batches 2"),
+        ("--trainer.max_epochs=0", "--trainer.max_epochs is 0: take more."),
+        ("--trainer.limit_val_batches=0", "--trainer.limit_val_batches is 0: take more."),
+        ("--trainer.check_val_every_n_epoch=400", "is 400, and there are 300 epochs: none is validated"),
+        ("--seed_everything=-1", "--seed_everything is -1: take 0 to 4294967295."),
+        ("--stop.patience=-1", "--stop.patience is -1: take 0 or more."),
+    ],
+)
+def test_settings_with_which_no_run_can_end_are_refused(
+    root: None, capsys: pytest.CaptureFixture[str], option: str, message: str
+) -> None:
+    assert message in said(capsys, option)
+
+
+@pytest.mark.parametrize("content", [b"", b"no archive"])
+def test_a_checkpoint_that_cannot_be_read_is_named(
+    root: None, tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes
+) -> None:
+    path = tmp_path / "best.ckpt"
+    path.write_bytes(content)
+    message = said(
+        capsys,
+        "--config=conf/scheme/finished.yaml",
+        f"--model.task_net.init_args.checkpoint={path}",
+        f"--run_dir={tmp_path / 'run'}",
+    )
+    assert f"checkpoint is {path}, which is damaged or is no checkpoint" in message
+
+
+def test_a_bug_in_an_object_of_the_users_own_has_its_type_and_line(
+    root: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    message = said(capsys, f"--model.task_net={__name__}.Bug", f"--run_dir={tmp_path / 'run'}")
+    line = next(
+        i for i, text in enumerate(Path(__file__).read_text().splitlines(), 1) if '{"a": 1}["b"]' in text
+    )
+    assert message.startswith("model.init_args.task_net: KeyError: 'b' (in ")
+    assert message.endswith(f"{Path(__file__).name}:{line})")
+
+
+def test_runs_that_start_in_the_same_second_have_folders_of_their_own() -> None:
+    assert by_hand_folder(QUICK) != by_hand_folder([*QUICK, "--seed_everything=1"])
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("--collect --rows plain", "--collect draws the whole table and runs nothing: leave --rows out."),
+        ("--collect --dry-run", "--collect draws the whole table and runs nothing: leave --dry-run out."),
+        ("--status --fresh", "--status prints states and runs nothing: leave --fresh out."),
+        ("--verify --fresh", "--verify trains finished runs again"),
+    ],
+)
+def test_options_without_a_meaning_together_are_refused(world: World, given: str, message: str) -> None:
+    code, told = world.reproduce(*given.split())
+    assert code == 2 and message in told
+
+
+def test_a_file_where_the_folder_of_runs_should_be_is_one_sentence(world: World) -> None:
+    Path("runs").touch()
+    code, told = world.reproduce("--rows", "plain", "--seeds", "0")
+    assert code == 1 and "/lock could not be written: Not a directory." in told
+
+
+def test_a_command_without_options_takes_none(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ran: list[int] = []
+    for argument, code in (("--help", 0), ("--nosuch", 2)):
+        monkeypatch.setattr("sys.argv", ["command", argument])
+        with pytest.raises(SystemExit) as ended:
+            options.alone(lambda: ran.append(1), "Draws.")
+        assert ended.value.code == code and not ran
+    assert "Draws." in capsys.readouterr().out
+    monkeypatch.setattr("sys.argv", ["command"])
+    assert options.alone(lambda: ran.append(1), "Draws.") == 0 and ran == [1]
+
+
+def test_a_batch_without_a_real_position_has_loss_0_by_every_reduction() -> None:
+    crf = CRF(5, batch_first=True)
+    emissions, tags = torch.randn(2, 3, 5), torch.zeros(2, 3, dtype=torch.long)
+    for reduction in ("sum", "mean", "token_mean"):
+        assert crf(emissions, tags, torch.zeros(2, 3, dtype=torch.bool), reduction=reduction) == 0
