@@ -187,6 +187,7 @@ def test_two_processes_make_one_run_and_go_on_with_it(world: World) -> None:
 
 def test_two_processes_that_fail_say_why_and_end(world: World) -> None:
     Path("runs/two/metrics.csv").mkdir(parents=True)  # which the first of them wants to write
+    Path("runs/two/lock").touch()
     failed = world.start(*BOTH, "--run_dir=runs/two", module="scripts.train")
     said, _ = failed.communicate(timeout=180)
     assert failed.returncode == 2 and "Traceback" not in said

@@ -83,7 +83,9 @@ def leave(*names: str, ago: float = 0.0) -> list[Path]:
 
 
 def test_what_a_killed_run_left_half_written_is_gone_after_the_next_start(world: World) -> None:
-    left = leave(*(f"runs/mine/{name}" for name in (".config.yaml.99.part", "checkpoints/last.part")))
+    half = (".config.yaml.99.part", "checkpoints/.last.ckpt.99.part")
+    leave("runs/mine/lock")
+    left = leave(*(f"runs/mine/{name}" for name in half))
     by_hand("runs/mine")
     assert not any(path.exists() for path in left)
 

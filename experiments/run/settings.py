@@ -26,7 +26,7 @@ def check(config: Namespace) -> None:
         if trainer.get(name) == 0:
             raise ConfigError(f"--trainer.{name} is 0: take more. A run trains, validates and tests.")
     every, most = trainer.check_val_every_n_epoch, trainer.max_epochs
-    if every and most not in (None, -1) and every > most:
+    if every and most is not None and 0 < most < every:
         raise ConfigError(
             f"--trainer.check_val_every_n_epoch is {every}, and there are {most} epochs: none is validated, "
             "and validation chooses the checkpoint. Take a smaller number."
