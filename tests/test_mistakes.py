@@ -7,7 +7,7 @@ import torch
 
 import toy_world
 from experiments import store
-from experiments.run.cli import by_hand_folder
+from experiments.run.cli import by_hand_folder, sentence
 from inference.chain.crf import CRF
 from scripts import options, train
 from toy_world import World
@@ -145,3 +145,9 @@ def test_a_batch_without_a_real_position_has_loss_0_by_every_reduction() -> None
     emissions, tags = torch.randn(2, 3, 5), torch.zeros(2, 3, dtype=torch.long)
     for reduction in ("sum", "mean", "token_mean"):
         assert crf(emissions, tags, torch.zeros(2, 3, dtype=torch.bool), reduction=reduction) == 0
+
+
+def test_a_warning_of_our_own_is_a_sentence_and_that_of_a_library_as_it_is() -> None:
+    own = str(ROOT / "datamodules" / "mlc.py")
+    assert sentence("3 rows have no label.", UserWarning, own, 7) == "3 rows have no label.\n"
+    assert sentence("old", FutureWarning, torch.__file__, 7) == f"{torch.__file__}:7: FutureWarning: old\n"

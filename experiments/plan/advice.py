@@ -90,7 +90,7 @@ def refused(error: BaseException, config: Tree) -> str:
     """
     message, nodes = str(error), [*_nodes(config)]
     if not isinstance(error, ValueError):
-        lines = [f"{frame.filename}:{frame.lineno}" for frame in _frames(error) if _ours(frame.filename)]
+        lines = [f"{frame.filename}:{frame.lineno}" for frame in _frames(error) if ours(frame.filename)]
         message = f"{type(error).__name__}: {message}{f' (in {lines[-1]})' if lines else ''}"
     found = re.match(r"(\w+)(?:\.init_args\S*)? (?:is|has) ", message)
     name = found[1] if found else ""
@@ -111,7 +111,7 @@ def of_the_project(error: BaseException) -> BaseException:
     chain = [error]
     while cause := chain[-1].__cause__ or chain[-1].__context__:
         chain.append(cause)
-    raised = [e for e in chain if (frames := _frames(e)) and _ours(frames[-1].filename)]
+    raised = [e for e in chain if (frames := _frames(e)) and ours(frames[-1].filename)]
     return (raised or chain[-1:])[0]
 
 
@@ -119,7 +119,8 @@ def _frames(error: BaseException) -> traceback.StackSummary:
     return traceback.extract_tb(error.__traceback__)
 
 
-def _ours(file: str) -> bool:
+def ours(file: str) -> bool:
+    """Whether a source file is of the project, not of a library."""
     return Path(file).is_relative_to(ROOT) and "site-packages" not in Path(file).parts
 
 

@@ -13,7 +13,7 @@ from pytorch_lightning import Trainer
 from pytorch_lightning.cli import LightningArgumentParser
 
 from experiments.errors import ConfigError
-from experiments.plan.advice import not_installed, of_the_project, refused
+from experiments.plan.advice import not_installed, of_the_project, ours, refused
 from experiments.plan.layers import BASE, file_and_row, split
 from experiments.plan.parser import Args, ConfigCLI
 from experiments.run import slurm
@@ -85,9 +85,19 @@ def by_hand_folder(arguments: list[str]) -> str:
 
 
 def quiet_lightning() -> None:
-    """Suppress Lightning's banners, and advice that does not apply here."""
+    """Suppress Lightning's banners, advice that does not apply, and lines of code in our own warnings."""
     for name in ("pytorch_lightning", "lightning_fabric", "lightning"):
         logging.getLogger(name).setLevel(logging.ERROR)
     known = ("not have many workers", "smaller than the logging interval", "srun", "sync_dist", "pytree")
     for words in (*known, "LeafSpec", "exists and is not empty"):
         warnings.filterwarnings("ignore", f".*{words}.*")
+    warnings.formatwarning = sentence
+
+
+def sentence(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
+    """A warning of the project without the line of code that gave it; any other as Python has it."""
+    if ours(filename):
+        return f"{message}\n"
+    return f"{filename}:{lineno}: {category.__name__}: {message}\n"
