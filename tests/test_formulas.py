@@ -39,7 +39,7 @@ def seal(kind: type[Scheme], objective: Objective) -> Any:  # noqa: ANN401  (eit
 def test_the_task_net_minimises_the_energy_as_its_objective_reads_it(
     kind: type[Scheme], objective: Objective
 ) -> None:
-    """lambda_1 E(x, s(A)) + lambda_2 BCE, summed over labels; regression reads -s(-E).   [SEAL eq. 1, code]"""
+    """lambda_1 E(x, s(A)) + lambda_2 BCE, summed over labels; regression reads -s(-E).   [SEAL eq. 1]"""
     module = seal(kind, objective)
     x, y = torch.randn(N, D).double(), (torch.rand(N, 5) < 0.4).double()
     answers = torch.sigmoid(logits := module.task_net(x))
