@@ -91,9 +91,9 @@ def _refuse_foreign(folder: Path) -> None:
     """Raise an error if the folder has files and is no run's: a run would overwrite what has the same name.
 
     Raises:
-        UserError: the folder is not empty, and no run has locked it before.
+        UserError: the folder is not empty, and no run has ever been in it.
     """
-    known = ("lock", "job.lock", "job.txt")
+    known = ("lock", "progress.json", "job.lock", "job.txt")
     if folder.is_dir() and not any((folder / name).exists() for name in known) and any(folder.iterdir()):
         raise UserError(
             f"{folder} has files and is no run's folder. Choose another --run_dir, or an empty one."
