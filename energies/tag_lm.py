@@ -136,10 +136,10 @@ class TagLMEnergy(MaskedEnergy):
             return lm(y, real, words, drawn[lm])
 
         def one_direction(way: int, y: Tensor, real: Tensor, words: Tensor | None) -> Tensor:
-            plain = of(self.of_tags[way], y, real)
-            return (
-                plain if words is None else plain + self.words_weight * of(self.of_words[way], y, real, words)
-            )
+            total = of(self.of_tags[way], y, real)
+            if words is not None:
+                total = total + self.words_weight * of(self.of_words[way], y, real, words)
+            return total
 
         def energy(y: Tensor) -> Tensor:
             real = y.new_ones(y.shape[-3:-1], dtype=torch.bool) if mask is None else mask

@@ -17,15 +17,13 @@ from scripts.options import Options
 if TYPE_CHECKING:
     from experiments.run.reproduce import Selection
 
-ALONE = {  # what has no meaning beside an option
-    "collect": ("rows", "columns", "seeds", "jobs", "fresh", "verify", "dry_run", "status"),
-    "status": ("jobs", "fresh", "verify", "dry_run"),
-    "verify": ("fresh",),
-}
-ALONE_SAYS = {
-    "collect": "draws the whole table and runs nothing",
-    "status": "prints states and runs nothing",
-    "verify": "trains finished runs again and keeps their records",
+ALONE = {  # what an option does, and the options that have no meaning beside it
+    "collect": (
+        "draws the whole table and runs nothing",
+        ("rows", "columns", "seeds", "jobs", "fresh", "verify", "dry_run", "status"),
+    ),
+    "status": ("prints states and runs nothing", ("jobs", "fresh", "verify", "dry_run")),
+    "verify": ("trains finished runs again and keeps their records", ("fresh",)),
 }
 
 
@@ -107,11 +105,10 @@ def _on_slurm(chosen: "Selection", given: argparse.Namespace, console: Console) 
 
 def _refuse_contradictions(given: argparse.Namespace) -> None:
     """Raise an error for options that do not go together."""
-    for option, without in ALONE.items():
+    for option, (does, without) in ALONE.items():
         others = [other for other in without if getattr(given, other)]
         if getattr(given, option) and others:
-            other = f"--{others[0].replace('_', '-')}"
-            raise UserError(f"--{option} {ALONE_SAYS[option]}: leave {other} out.")
+            raise UserError(f"--{option} {does}: leave --{others[0].replace('_', '-')} out.")
     if given.jobs < 0:
         raise UserError(f"--jobs {given.jobs}: take 1 or more, or 0 for one per core.")
     here = [option for option in ("collect", "verify", "fresh", "status") if getattr(given, option)]

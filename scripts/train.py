@@ -31,7 +31,7 @@ OPTIONS = {  # the most common ones; the parser of the run has all
     },
     "how, and where to": {
         "--run_dir FOLDER": "folder of the run's files; a stopped run resumes in its own "
-        "(default: runs/by_hand/SCHEME-TIME)",
+        "(default: runs/by_hand/SCHEME-TIME-HASH)",
         "--trainer.max_epochs N": "epochs at most",
         "--trainer.devices N": "processes, each with batches of its own; see conf/trainer/ddp.yaml",
         "--trainer.accelerator NAME": "cpu or gpu (default: the best there is)",

@@ -65,7 +65,10 @@ def test_only_incomplete_files_of_our_own_are_removed(tmp_path: Path) -> None:
         ("--trainer.fast_dev_run=true", "take --trainer.max_epochs 1 --trainer.limit_train_batches 2"),
         ("--trainer.max_epochs=0", "--trainer.max_epochs is 0: take more."),
         ("--trainer.limit_val_batches=0", "--trainer.limit_val_batches is 0: take more."),
-        ("--trainer.check_val_every_n_epoch=400", "is 400, and there are 300 epochs: none is validated"),
+        (
+            "--trainer.check_val_every_n_epoch=400",
+            "is 400, above --trainer.max_epochs 300: no epoch is validated",
+        ),
         ("--seed_everything=-1", "--seed_everything is -1: take 0 to 4294967295."),
         ("--stop.patience=-1", "--stop.patience is -1: take 0 or more."),
     ],

@@ -28,8 +28,8 @@ def check(config: Namespace) -> None:
     every, most = trainer.check_val_every_n_epoch, trainer.max_epochs
     if every and most is not None and 0 < most < every:
         raise ConfigError(
-            f"--trainer.check_val_every_n_epoch is {every}, and there are {most} epochs: none is validated, "
-            "and validation chooses the checkpoint. Take a smaller number."
+            f"--trainer.check_val_every_n_epoch is {every}, above --trainer.max_epochs {most}: no epoch is "
+            "validated, and validation chooses the checkpoint. Take a smaller number."
         )
     for callback in trainer.callbacks or []:
         patience = (callback.get("init_args") or {}).get("patience")
