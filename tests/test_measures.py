@@ -91,10 +91,26 @@ def test_a_callback_that_takes_a_measure_is_of_its_rows_in_every_table_that_show
             {"title": "o", "metric": {"name": "m"}, "seeds": [0], "columns": {"easy": "toy"}, "rows": lent}
         )
     )
+    extra = {"class_path": "toy.Extra"}
     for table in ("toy", "other"):
         rows = read_table(table).rows
-        assert rows["plain"].set == {"trainer.callbacks+": [{"class_path": "toy.Extra"}]}
+        assert rows["plain"].set == {"trainer.callbacks+": [extra]}
         assert "trainer.callbacks+" not in rows["taught"].set
     world.change("tables/toy.yaml", lambda t: t.update(measures=[{k: taken[k] for k in ("metric", "by")}]))
     with pytest.raises(TableError, match=r"measures\[0\].*rows"):
+        read_table("toy")
+
+
+def test_a_row_keeps_its_own_callbacks_beside_that_of_a_measure(world: World) -> None:
+    own = {"class_path": "toy.Own"}
+    taken = {"metric": {"name": "test/extra"}, "rows": ["plain"], "by": "toy.Extra"}
+
+    def declare(tree: dict[str, Any]) -> None:
+        tree["measures"] = [taken]
+        tree["rows"]["plain"]["set"] = {"trainer.callbacks+": [own]}
+
+    world.change("tables/toy.yaml", declare)
+    assert read_table("toy").rows["plain"].set == {"trainer.callbacks+": [own, {"class_path": "toy.Extra"}]}
+    world.change("tables/toy.yaml", lambda t: t["rows"]["plain"].update(set="wrong"))
+    with pytest.raises(TableError, match=r"rows\.plain\.set"):
         read_table("toy")

@@ -387,11 +387,12 @@ def _takes(measure: Tree, row: str) -> bool:
 
 
 def _measured(row: Tree, taken: list[str]) -> Tree:
-    """A row with callbacks of these classes."""
-    if not taken or not isinstance(row, dict):
+    """A row with callbacks of these classes beside its own; what is no row is refused later."""
+    chosen = row.get("set", {}) if isinstance(row, dict) else None
+    if not taken or not isinstance(chosen, dict):
         return row
-    callbacks = [{"class_path": by} for by in dict.fromkeys(taken)]
-    return {**row, "set": {**row.get("set", {}), CALLBACKS: callbacks}}
+    callbacks = [*chosen.get(CALLBACKS, []), *({"class_path": by} for by in dict.fromkeys(taken))]
+    return row | {"set": chosen | {CALLBACKS: callbacks}}
 
 
 def _numbered(kind: str, tree: Tree) -> Iterator[tuple[str, Tree]]:
