@@ -16,6 +16,7 @@ from datamodules.batches import Batch
 from energies.spaces import AnswerSpace
 from inference.teachers import Lesson, Teacher
 from lightning_modules.bookkeeping import Bookkeeping
+from lightning_modules.engine.best import forget_best
 from lightning_modules.engine.processes import share_gradients, share_statistics, unshared
 from lightning_modules.engine.steps import are_plain, plain_step
 from networks.batch_norm import at_rest, batch_norms
@@ -215,9 +216,20 @@ class Scheme(Bookkeeping):
 
 
 class TaskNetScheme(Scheme):
-    """A scheme whose task-net A predicts."""
+    """A scheme whose task-net A predicts.
+
+    No epoch of the first `warm_up` is kept as the best, and none of them counts for the stop rule: in them
+    the scheme does not train as it is meant to.
+    """
 
     task_net: nn.Module
+    warm_up: int | float = 0  # epochs
+
+    def on_train_epoch_start(self) -> None:
+        """In the warm-up, and as it ends, forget the epochs so far; see Scheme."""
+        super().on_train_epoch_start()
+        if 0 <= self.current_epoch - 1 < self.warm_up:
+            forget_best(self.trainer)
 
     def predictors(self) -> list[nn.Module]:
         return [self.task_net]

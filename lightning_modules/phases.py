@@ -1,16 +1,15 @@
 """Training in phases, each ended by the trainer's stop rule."""
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-import torch
 from pytorch_lightning import Callback, LightningModule, Trainer
 from pytorch_lightning.callbacks import EarlyStopping
 from pytorch_lightning.utilities.rank_zero import rank_zero_warn
 
 from lightning_modules.base import Scheme
+from lightning_modules.engine.best import restart
 from networks.pretrained import read_checkpoint
 
 
@@ -35,8 +34,7 @@ class PhaseStopping(EarlyStopping):
         """If the last epoch ended a phase, enter the next one and reset the counters."""
         if self._is_over() and (phase := self.scheme.next_phase()):
             self.scheme.enter(phase)
-            worst = math.inf if self.mode == "min" else -math.inf
-            self.wait_count, self.stopped_epoch, self.best_score = 0, 0, torch.tensor(worst)
+            restart(self)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Judge the epoch; training does not stop while another phase follows."""

@@ -149,3 +149,15 @@ def test_what_stands_in_place_of_hidden_answers_changes_no_weight(row: str, tmp_
         cli.trainer.fit(cli.model, cli.datamodule)
         weights.append(cli.model.state_dict())
     assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
+
+
+@pytest.mark.parametrize("row", ["self_training", "pr", "cd"])
+def test_no_epoch_of_the_warm_up_is_judged(row: str, tmp_path: Path) -> None:
+    """Nothing rises by 1, so the stop rule ends training with the second epoch that it judges."""
+    rule = ["--stop.patience=1", "--stop.min_delta=1.0", "--trainer.max_epochs=7", "--model.warm_up=3"]
+    given = [*configs(*TABLE.layers(row, "c10")), *QUICK, *rule, f"--data.vectors={vectors()}"]
+    cli = TrainCLI(given, run_dir=str(tmp_path))
+    cli.trainer.fit(cli.model, cli.datamodule)
+    best = torch.load(tmp_path / "checkpoints" / "best.ckpt", weights_only=True)
+    assert cli.trainer.current_epoch == 5
+    assert best["epoch"] >= 3
