@@ -1,6 +1,7 @@
 """Data modules whose splits are kept as tensors on the trainer's device."""
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
@@ -46,12 +47,18 @@ class DeviceData(LightningDataModule):
     `observed_share` only that share of the training answers, drawn with the seed, is observed. A `transform`
     changes training batches: see `transforms`.
 
+    `names`, where the data has some, are those of the labels or tags, in the order of y. With `every_row`
+    validation and test keep rows without a label, which can be predicted but not judged.
+
     With `num_train` only that many of the training examples stay, drawn with the seed; those of a smaller
     number are among those of a larger one.
 
     With several processes, each trains on its share of every permutation. Each process sees all of validation
     and test, so the numbers are those of one process.
     """
+
+    names: Sequence[str] = ()
+    every_row = False
 
     def __init__(
         self,

@@ -118,7 +118,7 @@ class Batches:
         return -(-(len(self.inputs) // self.world_size) // self.batch_size)
 
     def __iter__(self) -> Iterator[Batch]:
-        for place, step in enumerate(self._steps()):
+        for place, step in enumerate(self.steps()):
             batch = self.rows(step[self.rank :: self.world_size])
             if self.transform is not None:
                 batch = self.transform(batch, self._draws(place, len(step))[self.rank :: self.world_size])
@@ -142,7 +142,7 @@ class Batches:
         generator = torch.Generator().manual_seed(seed & 0x7FFF_FFFF_FFFF_FFFF)
         return torch.rand(count, self.transform.num_draws, generator=generator)
 
-    def _steps(self) -> list[Tensor]:
+    def steps(self) -> list[Tensor]:
         """The examples that all processes together take in each step, in the order of this epoch."""
         share = len(self.inputs) // self.world_size * self.world_size
         at_once = self.batch_size * self.world_size

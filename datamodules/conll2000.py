@@ -71,7 +71,7 @@ class CoNLL2000(TaggedSentences):
 
     def read(self) -> dict[str, Sentences]:
         """See TaggedSentences.read."""
-        return {part: self.sentences(part, num_columns=3, tags=self.tags) for part in ("train", "test")}
+        return {part: self.sentences(part, num_columns=3, tags=self.names) for part in ("train", "test")}
 
     def look_up(self, words: Ids, characters: Ids) -> dict[str, Tensor]:
         """See TaggedSentences.look_up: words are looked up in lower case, with each digit a 0."""

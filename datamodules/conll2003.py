@@ -60,8 +60,8 @@ class CoNLL2003(TaggedSentences):
             **sentences,
         )
         self.num_cases, self.num_pos, self.num_chunks = num_cases, num_pos, num_chunks
-        self.kinds = kinds_of(self.tags)
-        if set(self.tags) != {"O"} | {f"{mark}-{kind}" for mark in "BIES" for kind in self.kinds}:
+        self.kinds = kinds_of(self.names)
+        if set(self.names) != {"O"} | {f"{mark}-{kind}" for mark in "BIES" for kind in self.kinds}:
             raise DataMismatch("The tags are not O and B-, I-, E- and S- of each kind. Correct --data.tags.")
         if not vectors and num_dims not in (50, 100):
             raise DataMismatch(

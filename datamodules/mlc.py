@@ -130,6 +130,7 @@ class MultiLabelData(DeviceData):
         keep = slice(int(table.labels[0] == ROOT_LABEL and not self.keep_root), None)
         x, y = ENCODINGS[self.encoding](table.x, table.features), table.y[:, keep]
         self._check_sizes(x.shape[1], y.shape[1])
+        self.names = table.labels[keep]
         rows = {part: self._labelled(part, index, y) for part, index in rows.items()}
         if self.sparse:
             whole = self._sparse(x)
@@ -145,8 +146,8 @@ class MultiLabelData(DeviceData):
         }
 
     def _labelled(self, part: str, index: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """The rows of a part that have a label."""
-        kept = index[y[index].any(1)]
+        """The rows of a part that are kept: those with a label, unless `every_row`."""
+        kept = index if self.every_row and part != "train" else index[y[index].any(1)]
         if len(kept) < len(index):
             missing = len(index) - len(kept)
             rank_zero_warn(f"{missing:,} of {len(index):,} rows of {part} have no label and are left out.")

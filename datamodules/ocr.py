@@ -67,6 +67,7 @@ class OCRLetters(DeviceData):
         super().__init__(
             batch_size=batch_size, eval_batch_size=eval_batch_size, seed=seed, observed_share=observed_share
         )
+        self.names = tuple(LETTERS)
         self.num_tags, self.num_words, self.num_letters = num_tags, num_words, num_letters
         self.protocol, self.split_seed, self.validation_fold = protocol, split_seed, validation_fold
         self.test_fold = fold_of_seed(seed, validation_fold) if test_fold is None else test_fold

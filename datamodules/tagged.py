@@ -89,7 +89,7 @@ class TaggedSentences(DeviceData):
             observed_share=observed_share,
             num_train=num_train,
         )
-        self.text, self.tags, self.features, self.num_dims = data_set(name), list(tags), features, num_dims
+        self.text, self.names, self.features, self.num_dims = data_set(name), list(tags), features, num_dims
         self.num_tags, self.num_words, self.num_vectors = num_tags, num_words, num_vectors
         self.num_characters, self.longest_word = num_characters, longest_word
         self.own = {option: Path(path) for option, path in own.items() if path}
@@ -150,7 +150,7 @@ class TaggedSentences(DeviceData):
         self._check_sizes([len(ids) + 2 for ids in features], len(characters) + 2, read)
         longest = max(int(part.lengths.max(initial=0)) for part in parts.values())
         return self.arrange(
-            {name: encode(part, [words, *features], self.tags, longest) for name, part in parts.items()}
+            {name: encode(part, [words, *features], self.names, longest) for name, part in parts.items()}
         )
 
     def sentences(self, part: str, *, num_columns: int, tags: Collection[str]) -> Sentences:
@@ -182,7 +182,7 @@ class TaggedSentences(DeviceData):
 
     def _check_sizes(self, of_features: Sequence[int], num_characters: int, read: str) -> None:
         found = {
-            "num_tags": len(self.tags),
+            "num_tags": len(self.names),
             "num_words": len(self.tables["rows"]),
             "num_vectors": len(self.tables["vectors"]),
             "num_characters": num_characters,

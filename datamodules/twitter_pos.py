@@ -79,7 +79,7 @@ class TwitterPOS(TaggedSentences):
     def read(self) -> dict[str, Sentences]:
         """See TaggedSentences.read."""
         return {
-            part: joined([self.sentences(file, num_columns=2, tags=self.tags) for file in files])
+            part: joined([self.sentences(file, num_columns=2, tags=self.names) for file in files])
             for part, files in FILES.items()
         }
 

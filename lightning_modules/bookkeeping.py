@@ -176,9 +176,22 @@ class Bookkeeping(pl.LightningModule):
         if self._unseen:
             self._unseen.judge(batch, answers)
 
+    def answer_to(self, batch: Batch) -> Tensor:
+        """The relaxed answer as it is judged: a search that starts at random has one seed for every batch."""
+        self.draw_from(EVALUATION, 0)
+        return self.predict(batch)
+
+    def decide(self, batch: Batch, relaxed: Tensor) -> Tensor:
+        """The discrete answer that the scores judge, of the same shape, each entry 0 or 1.
+
+        It is the metric's own, by its threshold or its decoder, or else the nearest of the space.
+        """
+        if callable(own := getattr(self.metric, "decide", None)):
+            return own(relaxed, *_mask_of(batch))
+        return self.space.over(batch.mask).decode(relaxed)
+
     def _score(self, batch: Batch) -> Tensor:
-        self.draw_from(EVALUATION, 0)  # searches may start at random
-        answers = self.predict(batch)
+        answers = self.answer_to(batch)
         judge(self.metric, batch, answers)
         return answers
 
@@ -237,7 +250,11 @@ class Bookkeeping(pl.LightningModule):
 
 def judge(metric: Metric, batch: Batch, *answers: Tensor) -> None:
     """Add a batch to a metric, with the mask where answers have positions."""
-    metric.update(*answers, batch.y, *([] if batch.mask is None else [batch.mask]))
+    metric.update(*answers, batch.y, *_mask_of(batch))
+
+
+def _mask_of(batch: Batch) -> list[Tensor]:
+    return [] if batch.mask is None else [batch.mask]
 
 
 def scores_of(metric: Metric, *, choose: bool) -> dict[str, Tensor]:

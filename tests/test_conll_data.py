@@ -53,7 +53,7 @@ def test_the_real_files_have_their_published_counts(real: CoNLL2000) -> None:
     assert max(int(splits[part].mask.sum(1).max()) for part in ("train", "validation")) == 78
     assert int(splits["test"].mask.sum(1).max()) == 70
     training = torch.cat([splits[part].y[splits[part].mask] for part in ("train", "validation")])
-    unseen = [tag for tag, seen in zip(real.tags, training.any(0).tolist(), strict=True) if not seen]
+    unseen = [tag for tag, seen in zip(real.names, training.any(0).tolist(), strict=True) if not seen]
     assert unseen == ["I-LST"]  # which is why there are 23 tags and not 22
     assert set(real.checksums) == {"train.txt", "test.txt", "glove.6B.50d.subset.txt"}
 
@@ -63,13 +63,13 @@ def test_the_tags_are_those_of_both_files_in_alphabetical_order(real: CoNLL2000)
     found: set[str] = set()
     for file in data.files.values():
         found |= set(read_sentences(real.sources.read(data, file), where=file.name).columns[2])
-    assert sorted(found) == real.tags and len(real.tags) == 23
+    assert sorted(found) == real.names and len(real.names) == 23
 
 
 def test_the_chunks_are_the_published_ones(real: CoNLL2000) -> None:
     counts = {}
     for name, parts in (("training", ("train", "validation")), ("test", ("test",))):
-        metric = SpanScores(real.tags)
+        metric = SpanScores(real.names)
         for part in parts:
             for rows in real.splits[part].y.split(500):
                 metric.update(rows.float(), rows.float(), rows.any(-1))
@@ -82,7 +82,7 @@ def test_the_most_frequent_tag_of_each_part_of_speech_scores_as_published(real: 
     counts = torch.zeros(real.num_pos, real.num_tags)
     for split in (real.splits["train"], real.splits["validation"]):
         counts.index_add_(0, split.inputs.values[..., 1][split.mask], split.y[split.mask].float())
-    test, metric = real.splits["test"], SpanScores(real.tags)
+    test, metric = real.splits["test"], SpanScores(real.names)
     for x, y in zip(test.inputs.values.split(500), test.y.split(500), strict=True):
         metric.update(counts[x[..., 1]], y.float(), y.any(-1))
     scores = {name: round(100 * float(score), 2) for name, score in metric.compute().items()}

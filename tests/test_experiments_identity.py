@@ -114,6 +114,12 @@ def test_two_identities_are_compared_key_by_key() -> None:
     assert difference(old, new) == ["model.init_args.lr: 0.001 -> 0.01"]
 
 
+def test_a_difference_within_a_list_names_the_item() -> None:
+    old, new = ({"callbacks": [{"patience": patience}, {"k": 1}]} for patience in (10, 40))
+    assert difference(old, new) == ["callbacks.0.patience: 10 -> 40"]
+    assert difference(old, {"callbacks": []}) == [f"callbacks: {old['callbacks']} -> []"]
+
+
 def test_places_left_open_are_filled_wherever_they_stand() -> None:
     tree = {
         "seed": compose.SEED,

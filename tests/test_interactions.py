@@ -174,7 +174,7 @@ def test_a_chain_whose_table_is_the_lift_agrees_with_it(tmp_path: Path) -> None:
     chain = ChainEnergy(nn.Identity(), 3)
     with torch.no_grad():
         chain.pairwise.copy_(interactions.log_lift(counts, counts.sum(1), counts.sum(0), int(counts.sum())))
-    data: Any = SimpleNamespace(splits={"train": SimpleNamespace(y=y)}, tags=["N", "$", "^"])
+    data: Any = SimpleNamespace(splits={"train": SimpleNamespace(y=y)}, names=["N", "$", "^"])
     scheme: Any = nn.Sequential(chain)
     numbers, files = draw_interactions.draw_tags(scheme, data, 5, tmp_path / "tags")
     assert [value for _, value in numbers[:2]] == [9, pytest.approx(1)]

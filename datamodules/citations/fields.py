@@ -90,14 +90,14 @@ class Citations(TaggedSentences):
     def read(self) -> dict[str, Sentences]:
         """See TaggedSentences.read; references without labels have the first tag at each token."""
         parts = {
-            part: read_sentences(self._content(part), where=self._name(part), num_columns=2, tags=self.tags)
+            part: read_sentences(self._content(part), where=self._name(part), num_columns=2, tags=self.names)
             for part in PARTS
         }
         references = read_references(self._content("unlabelled"), where=self._name("unlabelled"))
         kept = [tokens for tokens in references if len(tokens) <= self.longest]
         words = tuple(token for tokens in kept for token in tokens)
         lengths = np.array([*map(len, kept)], dtype=np.int64)
-        return parts | {"unlabelled": Sentences((words, (self.tags[0],) * len(words)), lengths)}
+        return parts | {"unlabelled": Sentences((words, (self.names[0],) * len(words)), lengths)}
 
     def look_up(self, words: Ids, characters: Ids) -> dict[str, Tensor]:
         """See TaggedSentences.look_up: words are looked up in lower case. With the cues of each word."""

@@ -147,7 +147,10 @@ class MultiLabelTexts(DeviceData):
     def load(self) -> dict[str, Split]:
         """Read and split the texts, drop those without a label, and give them to the encoder's tokenizer."""
         texts, y, rows = self.read()
-        rows = {part: index[y[index].any(1)] for part, index in rows.items()}
+        rows = {
+            part: index if self.every_row and part != "train" else index[y[index].any(1)]
+            for part, index in rows.items()
+        }
         if empty := [part for part, index in rows.items() if not len(index)]:
             raise DataMismatch(f"No text with a label is left for {empty[0]}: give more, or another split.")
         pieces = pieces_of(texts, self.encoder, max_pieces=self.max_pieces)
@@ -188,6 +191,7 @@ class MultiLabelTexts(DeviceData):
                 f"{parts['train'].where} has {len(names)} labels, the configuration says {self.num_labels}. "
                 f"Set --data.num_labels {len(names)}."
             )
+        self.names = names
         y = np.concatenate([part.indicators(names) for part in parts.values()])
         lengths = {part: len(read.texts) for part, read in parts.items()}
         texts = [text for part in parts.values() for text in part.texts]

@@ -83,7 +83,7 @@ class SemanticRoles(DeviceData):
             observed_share=observed_share,
             num_train=num_train,
         )
-        self.roles, self.num_tags = roles, num_tags
+        self.roles, self.num_tags, self.names = roles, num_tags, bio_tags(roles)
         self.encoder, self.max_pieces, self.kept_layers = encoder, max_pieces, kept_layers
         given = {"train": train, "validation": validation, "test": test}
         self.own = {part: Path(path) for part, path in given.items() if path}

@@ -94,6 +94,9 @@ def difference(old: Tree, new: Tree, place: str = "") -> list[str]:
     if isinstance(old, dict) and isinstance(new, dict):
         keys = sorted(old.keys() | new.keys())
         return [d for k in keys for d in difference(old.get(k), new.get(k), f"{place}.{k}" if place else k)]
+    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        pairs = enumerate(zip(old, new, strict=True))
+        return [d for i, (a, b) in pairs for d in difference(a, b, f"{place}.{i}")]
     return [] if old == new else [f"{place}: {old!r} -> {new!r}"]
 
 

@@ -79,6 +79,10 @@ class MultiLabelScores(Metric):
         self.precision_sum += average_precision(probability, y).sum()
         self.count += len(y)
 
+    def decide(self, probability: Tensor) -> Tensor:
+        """The label sets (B, L) that the scores judge: probabilities that reach the chosen threshold."""
+        return (probability >= self.threshold).to(probability.dtype)
+
     def choose_threshold(self) -> None:
         """Fix the candidate with the best example_f1 so far, over all processes."""
         with self.sync_context():

@@ -94,6 +94,11 @@ class RoleScores(Metric):
         self.broken += torch.stack([rows.sum() for rows in (*broken, ~decoded.exact)])
         self.predicates += len(mask)
 
+    def decide(self, answer: Tensor, mask: Tensor) -> Tensor:
+        """The decoder's tags, one-hot (B, T, S); 0 at padding."""
+        tags = F.one_hot(self.decoder(answer, mask).tags, len(self.tags))
+        return (tags * mask.unsqueeze(-1)).to(answer.dtype)
+
     def compute(self) -> dict[str, Tensor]:
         """All in [0, 1]; 0 where there is nothing to divide by."""
         right, found, true = self.counts

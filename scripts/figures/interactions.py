@@ -29,10 +29,10 @@ from energies.chain import ChainEnergy
 from energies.mlc import LabelMixEnergy
 from experiments import store
 from experiments.errors import UserError
+from experiments.run.finished_run import finished, of, term
 from inference import interactions
 from lightning_modules.base import Scheme
 from scripts.figures import axes as interaction_figures
-from scripts.robustness.finished_run import finished, of, term
 
 LEAST = {"labels": 5, "tags": 5, "gradient": 10}  # least count in the training rows
 ROWS, POINTS = 128, 9  # answers to average gradients over; values of y_i and y_k to plot
@@ -117,7 +117,7 @@ def draw_tags(scheme: Scheme, data: DeviceData, least: int, place: Path) -> tupl
     lift = interactions.log_lift(counts, counts.sum(1), counts.sum(0), int(counts.sum()))
     often = counts >= least
     agreement = interactions.rank_correlation(learned, lift, often)
-    names = list(getattr(data, "tags", [])) or [str(tag) for tag in range(len(learned))]
+    names = [*data.names] or [str(tag) for tag in range(len(learned))]
     files = interaction_figures.side_by_side(
         place,
         [

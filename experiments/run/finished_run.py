@@ -1,6 +1,7 @@
 """Load a finished run to analyse it."""
 
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -17,11 +18,19 @@ Term = TypeVar("Term", bound=nn.Module)
 
 
 def finished(folder: Path) -> tuple[Scheme, DeviceData]:
-    """The scheme of a finished run with its best weights, and its data.
+    """The scheme of a finished run with its best weights, and its data; see `built`."""
+    scheme, data = built(folder)
+    data.prepare_data()
+    data.setup()
+    return scheme, data
+
+
+def built(folder: Path, options: Sequence[str] = ()) -> tuple[Scheme, DeviceData]:
+    """The scheme of a finished run with its best weights, and its data, not read yet; options may change it.
 
     Raises:
         UserError: the folder lacks files of a finished run; its checkpoint cannot be read, or is of another
-            scheme.
+            scheme; an option is wrong.
     """
     missing = [name for name in NEEDED if not (folder / name).is_file()]
     if missing:
@@ -32,15 +41,17 @@ def finished(folder: Path) -> tuple[Scheme, DeviceData]:
         )
     quiet_lightning()
     quiet = {"accelerator": "cpu", "strategy": "auto", "devices": "1", "num_nodes": "1", "logger": "false"}
-    options = [word for key, value in quiet.items() for word in (f"--trainer.{key}", value)]
+    here = [word for key, value in quiet.items() for word in (f"--trainer.{key}", value)]
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*`args`.*")  # a script has arguments of its own
-        cli = TrainCLI(["--config", str(folder / NEEDED[0]), "--run_dir", str(folder), *options], base=None)
+        given = ["--config", str(folder / NEEDED[0]), "--run_dir", str(folder), *here, *options]
+        try:
+            cli = TrainCLI(given, base=None)
+        except ValueError as error:
+            raise UserError(str(error)) from error
     scheme, data = cli.model, cli.datamodule
     assert isinstance(scheme, Scheme) and isinstance(data, DeviceData)
     _load(scheme, folder / NEEDED[2])
-    data.prepare_data()
-    data.setup()
     return scheme.eval(), data
 
 

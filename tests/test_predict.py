@@ -1,0 +1,171 @@
+"""Answers of finished runs in a file: they have the scores of the record, names, and rows of unseen files."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from citation_data import vectors
+from lightning_modules.metrics.roles import RoleScores
+from make_mlc import dense_arff
+from scripts import predict, train
+
+ROOT = Path(__file__).resolve().parent.parent
+Run = Callable[..., Path]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Train shortly by config files of conf; the folder of the run."""
+    monkeypatch.chdir(ROOT)
+
+    def run(*layers: str, **options: object) -> Path:
+        given = {"trainer.max_epochs": 1, "trainer.limit_train_batches": 3} | options
+        files = [f"--config=conf/{layer}.yaml" for layer in layers]
+        assert (
+            train.main([*files, f"--run_dir={tmp_path}/run", *(f"--{k}={v}" for k, v in given.items())]) == 0
+        )
+        return tmp_path / "run"
+
+    return run
+
+
+def lines_of(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def scores(run: Path) -> dict[str, float]:
+    return json.loads((run / "record.json").read_text())["metrics"]
+
+
+def f1(line: dict[str, Any]) -> float:
+    answer, truth = ({*line[name]} for name in ("answer", "truth"))
+    return 2 * len(answer & truth) / (len(answer) + len(truth))
+
+
+@pytest.mark.parametrize("scheme", [("cross_entropy",), ("energy_net", "dvn")])
+def test_label_sets_have_names_and_the_scores_of_the_record(scheme: tuple[str, ...], run: Run) -> None:
+    kinds = [f"{kind}/{name}" for kind, name in zip(("scheme", "objective"), scheme, strict=False)]
+    folder = run("data/genbase", *kinds, **{"trainer.max_epochs": 3, "trainer.limit_train_batches": 1.0})
+    assert predict.main([str(folder)]) == 0
+    lines = lines_of(folder / "test.jsonl")
+    assert [line["row"] for line in lines] == [*range(132)]
+    assert all(name.startswith("PDOC") for line in lines for name in line["truth"])
+    assert np.mean([*map(f1, lines)]) == pytest.approx(scores(folder)["test/example_f1"], abs=1e-6)
+    assert predict.main([str(folder), "--part=validation"]) == 0
+    found = np.mean([*map(f1, lines_of(folder / "validation.jsonl"))])
+    assert found == pytest.approx(scores(folder)["val/example_f1"], abs=1e-6)
+
+
+def test_tags_have_names_and_the_scores_of_the_record(run: Run, tmp_path: Path) -> None:
+    folder = run("data/ocr", "scheme/crf_joint", "objective/likelihood")
+    assert predict.main([str(folder)]) == 0
+    pairs = [
+        pair
+        for line in lines_of(folder / "test.jsonl")
+        for pair in zip(line["answer"], line["truth"], strict=True)
+    ]
+    assert {letter for pair in pairs for letter in pair} <= {*"abcdefghijklmnopqrstuvwxyz"}
+    assert np.mean([a == b for a, b in pairs]) == pytest.approx(scores(folder)["test/accuracy"], abs=1e-6)
+    arrays = tmp_path / "deep" / "answers.npz"
+    assert predict.main([str(folder), f"--out={arrays}"]) == 0
+    with np.load(arrays, allow_pickle=False) as file:
+        found = {name: file[name] for name in file}
+    real = found["mask"].sum()
+    assert found["relaxed"].shape == found["answer"].shape == found["truth"].shape
+    assert found["answer"].sum() == found["truth"].sum() == real == len(pairs)
+    assert (found["answer"] * found["truth"]).sum() / real == pytest.approx(
+        scores(folder)["test/accuracy"], abs=1e-6
+    )
+
+
+def test_masks_are_arrays(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = run("data/weizmann_horses_32_whole", "scheme/cross_entropy")
+    assert predict.main([str(folder)]) == 2
+    assert "Masks have no names. Take a .npz file:  --out answers.npz" in capsys.readouterr().err
+    file = tmp_path / "masks.npz"
+    assert predict.main([str(folder), f"--out={file}"]) == 0
+    with np.load(file, allow_pickle=False) as arrays:
+        answer, truth = arrays["answer"] > 0, arrays["truth"] > 0
+    union = (answer | truth).sum((1, 2))
+    iou = ((answer & truth).sum((1, 2)) / union.clip(1)).mean()
+    assert iou == pytest.approx(scores(folder)["test/iou"], abs=1e-6)
+
+
+def test_a_file_that_training_never_saw_is_read_row_by_row(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(300, 3))
+    y = np.eye(3, dtype=int)[x.argmax(1)]
+    files = {name: tmp_path / f"{name}.arff" for name in ("train", "new")}
+    files["train"].write_text(dense_arff(x, y))
+    other = 3 * draw.normal(size=(20, 3))
+    files["new"].write_text(dense_arff(other, np.zeros((20, 3), int)))
+    settings = {"trainer.max_epochs": 30, "data.scale": "train"} | {
+        "data.num_features": 3,
+        "data.num_labels": 3,
+    }
+    folder = run(
+        "data/arff",
+        "scheme/cross_entropy",
+        **settings,
+        **{"data.train": files["train"], "trainer.limit_train_batches": 1.0},
+    )
+    assert predict.main([str(folder), f"--data.test={files['new']}"]) == 0
+    lines = lines_of(folder / "test.jsonl")
+    assert [line["truth"] for line in lines] == [[]] * 20
+    right = [line["answer"] == [f"tag{best}"] for line, best in zip(lines, other.argmax(1), strict=True)]
+    assert np.mean(right) > 0.6
+    capsys.readouterr()
+    assert predict.main([str(folder), "--data.test=missing.arff"]) == 2
+    assert "There is no file missing.arff" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--out=answers.csv"], "answers.csv is neither .jsonl nor .npz."),
+        (["--trainer.max_epochs=3"], "--trainer.max_epochs=3 is no option here."),
+        (["--data.tset=a.arff"], "tset"),
+        (["--data.scale=all", "--data.test=a.arff"], "scaled by those of all parts"),
+    ],
+)
+def test_a_wrong_option_is_refused(
+    options: list[str], message: str, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = run("data/genbase", "scheme/cross_entropy")
+    capsys.readouterr()
+    assert predict.main([str(folder), *options]) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+    assert not (folder / "test.jsonl").exists()
+
+
+def test_a_tagger_reads_no_other_sentences(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = run("data/cora_citations_5", "scheme/cross_entropy", **{"data.vectors": vectors()})
+    assert predict.main([str(folder), "--data.test=mine.tsv"]) == 2
+    assert "this run reads no other sentences" in " ".join(capsys.readouterr().err.split())
+    assert predict.main([str(folder)]) == 0
+    lines = lines_of(folder / "test.jsonl")
+    right = [np.mean([a == b for a, b in zip(line["answer"], line["truth"], strict=True)]) for line in lines]
+    assert np.mean(right) == pytest.approx(scores(folder)["test/word_accuracy"], abs=1e-6)
+
+
+def test_the_answer_of_roles_is_the_decoders() -> None:
+    torch.manual_seed(0)
+    metrics = RoleScores(["ARG0", "ARG1"]), RoleScores(["ARG0", "ARG1"])
+    answer, y = torch.rand(50, 7, 5).softmax(-1), F.one_hot(torch.randint(0, 5, (50, 7)), 5).float()
+    mask = torch.arange(7) < torch.randint(1, 8, (50, 1))
+    decided = metrics[0].decide(answer, mask)
+    assert torch.equal(decided.sum(-1) == 1, mask)
+    assert not torch.equal(decided.argmax(-1)[mask], answer.argmax(-1)[mask])
+    for metric, given in zip(metrics, (answer, decided), strict=True):
+        metric.update(given, y, mask)
+    first, second = (metric.compute() for metric in metrics)
+    assert first["f1"] == second["f1"] > 0
+    assert second["bio"] == 0 < first["bio"]
