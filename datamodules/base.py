@@ -85,8 +85,9 @@ class DeviceData(LightningDataModule):
         self.tables: dict[str, Tensor] = {}  # of the vocabulary, for networks that ask for them
 
     def record_checksum(self, name: str, content: bytes) -> bytes:
-        """Keep the checksum of a file for the record; return the file's content."""
-        self.checksums[name] = sha256(content).hexdigest()
+        """Keep the checksum of a file for the record, by a name of its own; return the file's content."""
+        checksum = sha256(content).hexdigest()
+        assert self.checksums.setdefault(name, checksum) == checksum, f"two files have the name {name}"
         return content
 
     @abstractmethod

@@ -222,6 +222,11 @@ class MultiLabelData(DeviceData):
     def _read(self, name: str, content: bytes) -> ArffTable:
         self.record_checksum(name, content)
         if Path(name.removesuffix(".xz").removesuffix(".gz")).suffix == ".svm":
+            if self.num_features < 1 or self.num_labels < 1:
+                raise DataMismatch(
+                    f"{name} does not say how many features and labels there are. Give both: "
+                    "--data.num_features and --data.num_labels."
+                )
             return read_svmlight(
                 content, where=name, num_features=self.num_features, num_labels=self.num_labels
             )

@@ -28,11 +28,14 @@ def by_files(lengths: Mapping[str, int], *, share: float, seed: int) -> Rows:
     """Rows as the files hold them, one after the other: train, validation, test.
 
     A part that has no file is a share of the rows of the training file, drawn with the seed.
+
+    Raises:
+        DataMismatch: a share is needed, and it is not above 0 and below 1/2.
     """
     ends = np.cumsum([lengths.get(part, 0) for part in PARTS])
     rows = {part: np.arange(end - lengths.get(part, 0), end) for part, end in zip(PARTS, ends, strict=True)}
     given = {part: rows[part] for part in PARTS[1:] if lengths.get(part)}
-    return _filled(given, rows["train"], round(share * lengths["train"]), seed)
+    return _filled(given, rows["train"], share, lengths["train"], seed)
 
 
 def by_names(names: Sequence[str], listed: Mapping[str, Sequence[str]], *, share: float, seed: int) -> Rows:
@@ -42,7 +45,7 @@ def by_names(names: Sequence[str], listed: Mapping[str, Sequence[str]], *, share
     All others are for training, unless it has a list.
 
     Raises:
-        DataMismatch: a name is in two lists, or a part gets no row.
+        DataMismatch: a name is in two lists, a part gets no row, or a share is no share.
     """
     place = {name: row for row, name in enumerate(names)}
     rows = {part: np.sort([place[name] for name in chosen]) for part, chosen in listed.items()}
@@ -52,7 +55,7 @@ def by_names(names: Sequence[str], listed: Mapping[str, Sequence[str]], *, share
             raise DataMismatch(
                 f"{quoted(names[both[0]])} is in the lists for {one} and {other}. Take it out of one of them."
             )
-    rows = _filled(rows, free, round(share * len(names)), seed)
+    rows = _filled(rows, free, share, len(names), seed)
     if empty := [part for part in PARTS if not len(rows[part])]:
         raise DataMismatch(
             f"{len(names)} pictures are too few: none is left for {empty[0]}. Give more of them, or lists."
@@ -60,8 +63,15 @@ def by_names(names: Sequence[str], listed: Mapping[str, Sequence[str]], *, share
     return rows
 
 
-def _filled(rows: Rows, pool: np.ndarray, count: int, seed: int) -> Rows:
-    """The lacking parts drawn from the pool: `count` rows for test and validation, what is left to train."""
+def _filled(rows: Rows, pool: np.ndarray, share: float, of: int, seed: int) -> Rows:
+    """The lacking parts drawn from the pool: test and validation a share of so many rows, the rest to train.
+
+    Raises:
+        DataMismatch: a share is needed, and it is not above 0 and below 1/2.
+    """
+    if not 0 < share < 0.5 and not {"test", "validation"} <= rows.keys():
+        raise DataMismatch(f"share is {share}: take a number above 0 and below 1/2.")
+    count = round(share * of)
     left = np.random.default_rng(seed).permutation(pool)
     for part in ("test", "validation"):
         if part not in rows:

@@ -46,6 +46,19 @@ class ConditionedEnergy:
         return self._energy(y)
 
 
+def linear(scores: Tensor, total: Callable[[Tensor, Tensor], Tensor]) -> ConditionedEnergy:
+    """E(x, y) = - sum_i y_i scores_i, of scores (B, ...) that are computed once; so dE/dy = -scores.
+
+    `total(scores, y)` is the sum, (..., B).
+    """
+    fixed = scores.detach()
+    return ConditionedEnergy(
+        lambda y: -total(scores, y),
+        lambda y: (-total(fixed, y), -fixed.expand_as(y)),
+        lambda y: -total(fixed, y),
+    )
+
+
 def differentiated(energy: Callable[[Tensor], Tensor], y: Tensor) -> tuple[Tensor, Tensor]:
     """E and dE/dy by autograd."""
     with torch.enable_grad():

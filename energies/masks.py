@@ -11,7 +11,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from energies.base import ConditionedEnergy, Energy
+from energies.base import ConditionedEnergy, Energy, linear
 from energies.free_memory import free_bytes
 from networks.fcn import pixels
 from networks.inputs import Inputs
@@ -38,16 +38,8 @@ class PixelEnergy(Energy):
 
     def given(self, x: Inputs) -> ConditionedEnergy:
         """The potentials are computed once; dE/dy = -net(x)."""
-        potentials = self.net(x)
-        fixed = potentials.detach()
-
-        def energy(of: Tensor, y: Tensor) -> Tensor:
-            return -torch.einsum("bhw,...bhw->...b", of, y.to(of.dtype))
-
-        return ConditionedEnergy(
-            partial(energy, potentials),
-            lambda y: (energy(fixed, y), -fixed.expand_as(y)),
-            partial(energy, fixed),
+        return linear(
+            self.net(x), lambda scores, y: torch.einsum("bhw,...bhw->...b", scores, y.to(scores.dtype))
         )
 
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
-from energies.base import ConditionedEnergy, Energy
+from energies.base import ConditionedEnergy, Energy, linear
 from energies.sets import sum_potentials, sum_rows
 from networks.inputs import Inputs
 from networks.sizes import at_least, match_answers
@@ -31,13 +31,7 @@ class LocalEnergy(Energy):
 
     def given(self, x: Inputs) -> ConditionedEnergy:
         """The potentials are computed once; dE/dy = -net(x)."""
-        potentials = self.net(x)
-        fixed = potentials.detach()
-        return ConditionedEnergy(
-            lambda y: -sum_potentials(potentials, y),
-            lambda y: (-sum_potentials(fixed, y), -fixed.expand_as(y)),
-            lambda y: -sum_potentials(fixed, y),
-        )
+        return linear(self.net(x), sum_potentials)
 
 
 class LabelMixEnergy(Energy):

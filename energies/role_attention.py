@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 
-from energies.base import ConditionedEnergy, MaskedEnergy
+from energies.base import ConditionedEnergy, MaskedEnergy, linear
 from networks.inputs import Inputs
 from networks.sizes import at_least, match_answers
 
@@ -35,16 +35,7 @@ class LocalTagEnergy(MaskedEnergy):
         scores = self.net(x)
         if mask is not None:
             scores = scores * mask.unsqueeze(-1)
-        resting = scores.detach()
-
-        def summed(of: Tensor, y: Shaped[Tensor, "... B T S"]) -> Tensor:
-            return -(y.flatten(-2) * of.flatten(1)).sum(-1)
-
-        return ConditionedEnergy(
-            lambda y: summed(scores, y),
-            lambda y: (summed(resting, y), (-resting).expand_as(y)),
-            lambda y: summed(resting, y),
-        )
+        return linear(scores, lambda of, y: (y.flatten(-2) * of.flatten(1)).sum(-1))
 
 
 class RoleAttention(MaskedEnergy):

@@ -68,8 +68,15 @@ class AnswerSpace(ABC):
         """How wrong a guess (..., B, ...) is, (..., B): 0 for the truth; differentiable in the guess."""
 
     def tag_costs(self, y: Tensor) -> Tensor:
-        """The cost (B, T, S) of each tag at each position, whose sum over an answer is its cost; of tags."""
-        raise NotImplementedError
+        """The cost (B, T, S) of each tag at each position, whose sum over an answer is its cost.
+
+        Raises:
+            ValueError: answers are no tags.
+        """
+        raise ValueError(
+            f"the exact cost-augmented answer is found for tags, not for {type(self).__name__}. Take "
+            "inference.networks.SampledAugmented as model.networks."
+        )
 
     @abstractmethod
     def quality(self, guess: Tensor, y: Tensor) -> Tensor:

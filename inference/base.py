@@ -17,7 +17,6 @@ P = TypeVar("P", bound=Potentials)
 class Status(enum.Enum):
     """How a search ended; the value is the sentence a person reads."""
 
-    EXACT = "exact"
     CONVERGED = "reached the tolerance"
     OUT_OF_STEPS = "ran all its steps without reaching the tolerance"
 

@@ -149,14 +149,6 @@ def logistic(logits: Tensor, num_samples: int) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Rounded(Guess):
-    """The discrete answer nearest to the relaxed answer of the task-net."""
-
-    def __call__(self, context: GuessContext) -> Guesses:
-        return Guesses(context.space.decode(context.space.relax(context.required_logits())).unsqueeze(0))
-
-
-@dataclass(frozen=True)
 class Minimum(Guess):
     """The minimum of `Objective.inference_energy` that a search finds.   [DVN §3.3, inference samples]"""
 

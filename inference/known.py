@@ -17,6 +17,7 @@ from energies.chain import ChainEnergy
 from energies.mlc import LabelMixEnergy, LocalEnergy
 from energies.potentials import ChainPotentials
 from inference import chain
+from inference.interactions import doubly_centred
 from networks.sizes import at_least
 
 LARGEST = 12  # labels whose sets are enumerated
@@ -125,8 +126,7 @@ class KnownChain(KnownEnergy):
 
     def factors(self, energy: Energy, x: Tensor) -> Tensor:
         """W (S, S), its rows and columns centred."""
-        w = _chain_of(energy, x).pairwise.detach()
-        return w - w.mean(0) - w.mean(1, keepdim=True) + w.mean()
+        return doubly_centred(_chain_of(energy, x).pairwise.detach())
 
 
 def _chain_of(energy: Energy, x: Tensor) -> ChainPotentials:

@@ -243,9 +243,3 @@ class SampledAugmented(Searched):
         answers = space.sample(logits["test"], self.num_samples)
         best = (space.cost(answers, y) - energy(answers)).argmax(0)
         return {"augmented": answers[best, torch.arange(len(y), device=y.device)].to(y.dtype)}
-
-    def predict(self, x: Inputs) -> Tensor:
-        return self.net(x)
-
-    def predictors(self) -> list[nn.Module]:
-        return [self.net]

@@ -156,7 +156,9 @@ class Bookkeeping(pl.LightningModule):
         self._losses, self._counts = {}, {}
         for part, mean in means.items():
             if not math.isfinite(mean):
-                rates = (f"model.init_args.{name}_optimizer.init_args.lr" for name in {part: 0} | means)
+                every = [name for name in vars(self) if name.endswith("_optimizer")]
+                names = [name for one in {part: 0} | means if (name := f"{one}_optimizer") in every]
+                rates = (f"model.init_args.{name}.init_args.lr" for name in names or every)
                 raise Diverged(
                     f"the {part} loss is {mean} in epoch {self.current_epoch}: training diverged. Lower "
                     f"{' or '.join(rates)}, or look for extreme inputs."

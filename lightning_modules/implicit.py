@@ -135,21 +135,14 @@ class Implicit(TaskNetScheme):
         """The supervised loss of each example, (B,), scaled for a mean over those whose answer is known."""
         return over_observed(self.space.over(batch.mask).supervise(logits, batch.y), batch.observed)
 
-    def outer_loss(
-        self, energy: EnergyFn, batch: Batch, logits: Tensor, lesson: Lesson | None = None
-    ) -> Tensor:
+    def outer_loss(self, energy: EnergyFn, batch: Batch, logits: Tensor, lesson: Lesson) -> Tensor:
         """The objective of guesses through which gradients reach the task-net.   [Implicit §4, L_Prim]
 
-        `lesson`: what the energy learns the batch's answers to be, the truth unless given.
+        `lesson`: what the energy learns the batch's answers to be.
         """
         space, whole = self.space.over(batch.mask), self.energy.over(batch.mask)
-        y, observed, answers = (
-            (batch.y, batch.observed, space)
-            if lesson is None
-            else (lesson.y, lesson.observed, lesson.answers)
-        )
-        guesses = self.guess(GuessContext(whole, self.objective, space, batch.inputs, y, logits))
-        loss = self.objective(energy, answers, batch.inputs, y, guesses, observed)
+        guesses = self.guess(GuessContext(whole, self.objective, space, batch.inputs, lesson.y, logits))
+        loss = self.objective(energy, lesson.answers, batch.inputs, lesson.y, guesses, lesson.observed)
         return over_processes(loss, summed=self.objective.summed)
 
     def hypergradient(self, batch: Batch) -> Tensor:
@@ -167,14 +160,14 @@ class Implicit(TaskNetScheme):
         self.watch("stopped", found.diverged.float())
         return found.loss
 
-    def taught(self, batch: Batch) -> Lesson | None:
-        """The teacher's lesson for all evaluations of a step, if there is a teacher."""
+    def taught(self, batch: Batch) -> Lesson:
+        """The lesson for all evaluations of a step: the truth, with a teacher also its answers."""
         if self.teacher is None:
-            return None
+            return Lesson(batch.y, batch.observed, self.space.over(batch.mask))
         with torch.no_grad():
             return self.lesson(self.teacher, batch, self.task_net(batch.inputs))
 
-    def problem(self, batch: Batch, lesson: Lesson | None = None) -> Bilevel:
+    def problem(self, batch: Batch, lesson: Lesson) -> Bilevel:
         """The two losses of a batch as functions of the task-net's logits."""
         energy = self.at_rest(batch)
         inner = partial(self.inner_loss, energy, batch)

@@ -1,11 +1,13 @@
 """Training in phases, each ended by the trainer's stop rule."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
 from pytorch_lightning import Callback, LightningModule, Trainer
 from pytorch_lightning.callbacks import EarlyStopping
+from pytorch_lightning.callbacks.early_stopping import EarlyStoppingReason
 from pytorch_lightning.utilities.rank_zero import rank_zero_warn
 
 from lightning_modules.base import Scheme
@@ -26,7 +28,6 @@ class PhaseStopping(EarlyStopping):
             check_finite=rule.check_finite,
             stopping_threshold=rule.stopping_threshold,
             divergence_threshold=rule.divergence_threshold,
-            check_on_train_epoch_end=True,
         )
         self.scheme = scheme
 
@@ -38,14 +39,24 @@ class PhaseStopping(EarlyStopping):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Judge the epoch; training does not stop while another phase follows."""
+        with self._going_on(trainer):
+            super().on_train_epoch_end(trainer, pl_module)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """The same, where not every epoch validates, or some do in their midst."""
+        with self._going_on(trainer):
+            super().on_validation_end(trainer, pl_module)
+
+    @contextmanager
+    def _going_on(self, trainer: Trainer) -> Iterator[None]:
         asked_otherwise = trainer.should_stop
-        super().on_train_epoch_end(trainer, pl_module)
+        yield
         if self._is_over() and self.scheme.next_phase():
             trainer.should_stop = asked_otherwise
 
     def _is_over(self) -> bool:
-        """Whether the phase has not improved for `patience` epochs."""
-        return self.wait_count >= max(self.patience, 1)
+        """Whether the rule has ended the phase."""
+        return self.stopping_reason is not EarlyStoppingReason.NOT_STOPPED
 
 
 class Phased(Scheme):

@@ -25,11 +25,6 @@ def squared_l2(guess: Float[Tensor, "... L"], y: Float[Tensor, "... L"]) -> Floa
     return (guess - y).square().sum(-1)
 
 
-def hamming(guess: Float[Tensor, "... L"], y: Float[Tensor, "... L"]) -> Float[Tensor, "..."]:
-    """Share of entries on the wrong side of one half."""
-    return ((guess >= 0.5) != (y >= 0.5)).to(y.dtype).mean(-1)
-
-
 def soft_f1(guess: Float[Tensor, "... L"], y: Float[Tensor, "... L"]) -> Float[Tensor, "..."]:
     """2 sum min(guess, y) / (sum guess + sum y); the F1 score when both are binary.   [DVN eq. 4; SEAL eq. 7]
 

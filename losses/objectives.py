@@ -183,10 +183,16 @@ class NCERanking(Ranked):
     """Noise-contrastive ranking: the truth against samples of a known noise distribution P_N.
 
     a_k = -E(x, y_k) - log P_N(y_k)   [SEAL eqs. 8, 9]
+
+    Raises:
+        ValueError: in the first step, if the guesses were not drawn from logits.
     """
 
     def rows(self, energy: EnergyFn, space: Answers, x: Inputs, y: Tensor, guesses: Guesses) -> Tensor:
-        assert guesses.logits is not None, "NCE needs guesses drawn from known logits"
+        if guesses.logits is None:
+            raise ValueError(
+                "NCERanking needs samples of a known distribution: --model.guess inference.guesses.Sampled"
+            )
         answers = space.put_first(y, guesses.y)
         score = -energy(x, answers) - space.log_prob(guesses.logits, answers)
         return ranking(score[0], score[1:])

@@ -21,10 +21,10 @@ from datamodules.base import DeviceData
 from datamodules.errors import DataError
 from energies.chain import ChainEnergy
 from experiments.errors import UserError
-from experiments.run.finished_run import finished, of
 from inference.exact import lowest
 from lightning_modules.base import Scheme
 from lightning_modules.bookkeeping import judge, scores_of
+from scripts.finished_run import finished, of
 
 Row = dict[str, float]  # the energy, then scores
 ANSWERS = ("the truth", "the run's", "the lowest")

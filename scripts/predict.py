@@ -31,8 +31,8 @@ from datamodules.errors import DataError
 from datamodules.tagged import TaggedSentences
 from experiments import store
 from experiments.errors import UserError
-from experiments.run.finished_run import built
 from lightning_modules.base import Scheme
+from scripts.finished_run import built
 
 PARTS = ("test", "validation")
 FORMATS = (".jsonl", ".npz")

@@ -12,7 +12,7 @@ from pytorch_lightning.cli import LightningArgumentParser
 import toy_world
 from committed import ROOT
 from experiments.errors import ConfigError
-from experiments.plan.compose import Layers, mark, remember, remembered
+from experiments.plan.compose import Layers, fill, mark, needed, remember, remembered
 from experiments.plan.parser import ParseOnly
 from experiments.plan.runs import compose, layers_of
 from experiments.plan.spec import read_table
@@ -135,3 +135,12 @@ def test_a_table_that_was_parsed_is_planned_without_torch(world: World) -> None:
         assert done.returncode == started, done.stderr
         said.append(done.stdout)
     assert said[0] == said[1] and "make data DATASET=yeast" in said[0] and "1 planned, 1 missing" in said[0]
+
+
+def test_the_name_of_a_needed_row_may_begin_with_that_of_another() -> None:
+    places = {needed("ce"): "runs/a/best.ckpt", needed("ce_3"): "runs/b/best.ckpt"}
+    tree = {"net": needed("ce"), "energy": [needed("ce_3"), f"from {needed('ce_3')}"]}
+    assert fill(tree, places) == {
+        "net": "runs/a/best.ckpt",
+        "energy": ["runs/b/best.ckpt", "from runs/b/best.ckpt"],
+    }

@@ -29,7 +29,7 @@ from inference.bilevel import (
     largest_curvature,
     why_stopped,
 )
-from inference.guesses import Combined, Concrete, Guess, Point, Rounded, Sampled, StraightThrough, Truth
+from inference.guesses import Combined, Concrete, Guess, Point, Sampled, StraightThrough, Truth
 from inference.linear import Product, Solution, Vector
 from lightning_modules.cross_entropy import CrossEntropy
 from lightning_modules.implicit import Implicit
@@ -45,7 +45,7 @@ PRIMARY: dict[str, tuple[Objective, Guess]] = {
     "cd": (Contrastive(), SOFT),
     "cd_straight": (Contrastive(), StraightThrough(4)),
     "cd_concrete": (Contrastive(), Concrete(4, temperature=0.5)),
-    "cd_hard": (Contrastive(), Combined([Rounded(), Sampled(4)])),
+    "cd_hard": (Contrastive(), Sampled(4)),
 }
 
 
@@ -376,9 +376,3 @@ def test_relaxed_draws_round_to_exact_draws(space: str) -> None:
     torch.testing.assert_close(frequency, of.space.relax(of.logits.detach()), atol=0.04, rtol=0)
     (gradient,) = torch.autograd.grad(many.square().sum(), of.logits)
     assert gradient.any()
-
-
-def test_rounding_gives_one_discrete_answer() -> None:
-    of = case("sets")
-    assert of.logits is not None
-    assert torch.equal(Rounded()(of).y, (of.logits >= 0).float().unsqueeze(0))

@@ -82,6 +82,25 @@ def leave(*names: str, ago: float = 0.0) -> list[Path]:
     return paths
 
 
+def test_a_patience_that_is_over_ends_nothing_before_the_fewest_epochs(world: World) -> None:
+    long = ["--stop.patience=1", "--stop.min_delta=1.0", "--trainer.min_epochs=6"]
+    assert by_hand("runs/whole", *long, "--trainer.max_epochs=20")["epochs"] == 6
+    stopped = by_hand("runs/mine", *long, "--trainer.max_epochs=4")
+    assert stopped["stopped"] == "max_epochs 4 reached"
+    assert by_hand("runs/mine", *long, "--trainer.max_epochs=20")["epochs"] == 6
+    assert same_weights("runs/mine", "runs/whole")
+    by_hand("runs/few", *long[:2], "--trainer.min_steps=15", "--trainer.max_epochs=20")
+    steps = torch.load("runs/few/checkpoints/last.ckpt", weights_only=True)["global_step"]
+    assert steps >= 15
+
+
+def test_a_limit_of_time_is_no_loss_of_patience(world: World) -> None:
+    record = by_hand(
+        "runs/mine", "--trainer.max_epochs=100000", "--trainer.max_time=00:00:00:02", "--stop.patience=99999"
+    )
+    assert record["stopped"] == "asked to stop"
+
+
 def test_what_a_killed_run_left_half_written_is_gone_after_the_next_start(world: World) -> None:
     half = (".config.yaml.99.part", "checkpoints/.last.ckpt.99.part")
     leave("runs/mine/lock")

@@ -26,7 +26,6 @@ def sigmoid(z: float) -> float:
 
 def test_costs_of_two_examples_are_as_worked_by_hand() -> None:
     assert costs.l1(GUESS, Y).tolist() == pytest.approx([1 / 3, 0.25])
-    assert costs.hamming(GUESS, Y).tolist() == pytest.approx([1 / 3, 1 / 3])
     assert costs.soft_f1(GUESS, Y).tolist() == pytest.approx([2 * 1.5 / 4, 2 * 0.25 / 1.25])
     assert costs.soft_iou(GUESS, Y).tolist() == pytest.approx([1.5 / 2.5, 0.25])
     assert costs.f1_cost(GUESS, Y).tolist() == pytest.approx([0.25, 0.6])

@@ -6,6 +6,8 @@ import pytest
 import torch
 
 import toy_world
+from datamodules.errors import DataMismatch
+from datamodules.mlc import MultiLabelData
 from experiments import store
 from experiments.run.cli import by_hand_folder, sentence
 from inference.chain.crf import CRF
@@ -154,3 +156,39 @@ def test_a_warning_of_our_own_is_a_sentence_and_that_of_a_library_as_it_is() -> 
     own = str(ROOT / "datamodules" / "mlc.py")
     assert sentence("3 rows have no label.", UserWarning, own, 7) == "3 rows have no label.\n"
     assert sentence("old", FutureWarning, torch.__file__, 7) == f"{torch.__file__}:7: FutureWarning: old\n"
+
+
+@pytest.mark.parametrize(
+    ("layers", "options", "message"),
+    [
+        (
+            ("scheme/seal_dynamic", "objective/nce"),
+            ("--model.guess=inference.guesses.Point",),
+            "NCERanking needs samples of a known distribution: --model.guess inference.guesses.Sampled",
+        ),
+        (
+            ("scheme/infnet", "objective/joint_exact"),
+            (),
+            "is found for tags, not for LabelSets. Take inference.networks.SampledAugmented",
+        ),
+    ],
+)
+def test_parts_that_do_not_fit_each_other_are_named_in_the_first_step(
+    root: None,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    layers: tuple[str, ...],
+    options: tuple[str, ...],
+    message: str,
+) -> None:
+    files = [f"--config=conf/{layer}.yaml" for layer in ("data/generated", *layers)]
+    assert train.main([*files, *options, f"--run_dir={tmp_path}/run"]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert message in said and "Error:" not in said
+
+
+def test_a_file_that_does_not_tell_its_sizes_asks_for_them(tmp_path: Path) -> None:
+    file = tmp_path / "t.svm"
+    file.write_text("0 1:1\n")
+    with pytest.raises(DataMismatch, match=r"Give both: --data\.num_features and --data\.num_labels"):
+        MultiLabelData(train=str(file))

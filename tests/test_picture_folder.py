@@ -276,8 +276,6 @@ def test_too_few_pictures_are_refused(folder: Path) -> None:
             path.unlink()
     with pytest.raises(DataMismatch, match=r"2 pictures are too few: none is left for validation"):
         pictures(folder)
-    with pytest.raises(DataMismatch, match=r"share is 0.5: take a number above 0 and below 1/2"):
-        PictureFolder(share=0.5)
 
 
 def test_what_is_not_there_is_told_before_training(tmp_path: Path) -> None:

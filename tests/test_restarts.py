@@ -104,3 +104,17 @@ def test_the_pairwise_scores_may_have_a_rate_of_their_own(tmp_path: Path) -> Non
         ValueError, match=r"pairwise_settings has rate, which Adam does not have\. There are: lr"
     ):
         train("crf_joint", tmp_path / "d", "--model.pairwise_settings={rate: 1.0}")
+
+
+@pytest.mark.parametrize(("threshold", "epochs"), [(None, 12), (0.0, 6)])
+def test_each_phase_ends_by_the_rule_whatever_it_is(
+    threshold: float | None, epochs: int, tmp_path: Path
+) -> None:
+    """Every second epoch is judged: a phase ends with the second that is, or the first above a threshold."""
+    files = ["conf/data/known_chain.yaml", "conf/scheme/crf_stage.yaml", "conf/objective/likelihood.yaml"]
+    options = [*SHORT[3:], "--trainer.check_val_every_n_epoch=2", "--trainer.max_epochs=20"]
+    cli = TrainCLI([*configs(*files), *options], run_dir=str(tmp_path))
+    cli.trainer.early_stopping_callback.stopping_threshold = threshold
+    cli.trainer.fit(cli.model, cli.datamodule)
+    assert cli.trainer.current_epoch == epochs
+    assert cli.model.curves["phase"] == [float(phase) for phase in range(3) for _ in range(epochs // 3)]

@@ -2,6 +2,7 @@
 
 import gzip
 from collections import Counter
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,9 @@ from datamodules.errors import DataCorrupt, DataMismatch, DataNotFound, FormatEr
 from datamodules.readers.propbank import Propositions, read_propositions
 from datamodules.sources.files import Sources
 from datamodules.sources.registry import data_set
+from datamodules.text.roles import SemanticRoles
 from energies.constraints import Constraints, bio_tags
-from role_parts import CONF, DATA, first_sentences, missing
+from role_parts import CONF, DATA, NEEDED, first_sentences, missing
 
 COUNTS = {  # sentences, with a predicate, tokens, predicates, labels, tokens of the longest
     "train": (12505, 10537, 204151, 40424, 59, 159),
@@ -224,3 +226,15 @@ def test_the_config_has_the_constraints_of_its_roles() -> None:
     assert allowed.shape == (121, 121)
     assert allowed.sum() == 121 * 61 + 60 * 2  # O and B- after any tag, I- after B- and I- of its role
     assert CONF.exists()
+
+
+@all_is_here
+def test_files_of_one_name_have_their_own_checksums(tmp_path: Path) -> None:
+    paths = {}
+    for part in NEEDED:
+        paths[part] = tmp_path / part / "props.conll"
+        paths[part].parent.mkdir()
+        paths[part].write_bytes(first_sentences(part, 2))
+    data = SemanticRoles(**DATA | {part: str(path) for part, path in paths.items()} | {"seed": 0})
+    data.load()
+    assert data.checksums == {str(path): sha256(path.read_bytes()).hexdigest() for path in paths.values()}

@@ -25,7 +25,7 @@ SPACES = {
     ),
 }
 
-COSTS = {name: cost for name, cost in vars(costs).items() if name.endswith(("l1", "l2", "hamming", "_cost"))}
+COSTS = {name: cost for name, cost in vars(costs).items() if name.endswith(("l1", "l2", "_cost"))}
 
 
 @pytest.fixture(params=SPACES)

@@ -1,7 +1,7 @@
 """Tweets and named entities: the real files against published counts, small ones by hand, wrong ones."""
 
 import gzip
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib import import_module
 from itertools import pairwise
@@ -18,10 +18,8 @@ from datamodules.conll2003 import CoNLL2003, adapted
 from datamodules.errors import DataMismatch, DataNotFound, FormatError
 from datamodules.readers.conll import Sentences, read_sentences
 from datamodules.readers.span_tags import (
-    bio_from_bioes,
     bio_from_iob1,
     bioes_from_bio,
-    iob1_from_bio,
     kinds_of,
 )
 from datamodules.sources.files import Sources
@@ -89,7 +87,7 @@ def test_the_tweets_have_their_published_counts(tweets: TwitterPOS) -> None:
     }  # fmt: skip
     assert [int(split.mask.sum()) for split in splits.values()] == [14619 + 4823, 7152, 7707]
     assert [int(split.mask.sum(1).max()) for split in splits.values()] == [38, 36, 38]
-    assert "".join(tweets.tags) == "!#$&,@ADEGLMNOPRSTUVXYZ^~"
+    assert "".join(tweets.names) == "!#$&,@ADEGLMNOPRSTUVXYZ^~"
     assert splits["train"].y.any(0).any(0).all()
     assert len(tweets.checksums) == 7
 
@@ -101,7 +99,7 @@ def test_the_news_have_their_published_counts(news: CoNLL2003) -> None:
     assert [int(split.mask.sum(1).max()) for split in splits.values()] == [113, 109, 124]
     assert all(split.y.any(0).any(0).all() for split in splits.values())  # 17 tags in each part
     for part, split in splits.items():
-        metric = SpanScores(news.tags)
+        metric = SpanScores(news.names)
         for rows in split.y.split(1000):
             metric.update(rows.float(), rows.float(), rows.any(-1))
         assert dict(zip(metric.kinds, metric.actual.tolist(), strict=True)) == NAMES[part]
@@ -139,6 +137,19 @@ def test_the_gap_of_the_long_vectors_has_a_linear_map_of_the_short_ones(news: Co
     told = {"the": torch.tensor(long["the"]), "'s": torch.tensor(short["'s"].tolist()).double() @ image}
     for vector in told.values():
         assert float((news.tables["vectors"] - vector).abs().amax(1).min()) < 1e-5
+
+
+def iob1_from_bio(tags: Sequence[str]) -> list[str]:
+    """B- stays only where the token before is in a span of the same kind."""
+    return [
+        "I" + tag[1:] if tag[0] == "B" and before[1:] != tag[1:] else tag
+        for before, tag in zip(["O", *tags], tags, strict=False)
+    ]
+
+
+def bio_from_bioes(tags: Sequence[str]) -> list[str]:
+    """E- is I-, S- is B-."""
+    return [{"S": "B", "E": "I"}.get(tag[0], tag[0]) + tag[1:] for tag in tags]
 
 
 def test_entities_of_the_files_go_to_bioes_and_back(published: dict[str, Sentences]) -> None:
@@ -216,12 +227,12 @@ def test_a_small_set_is_read_as_by_hand(small: Small) -> None:
         [[words["Peter"], 2, 2, 2], [0] * 4, [0] * 4],
     ]
     told = [
-        [data.tags[int(row.int().argmax())] for row in y[m]] for y, m in zip(train.y, train.mask, strict=True)
+        [data.names[int(row.int().argmax())] for row in y[m]] for y, m in zip(train.y, train.mask, strict=True)
     ]
     assert told == [["S-ORG", "O", "O"], ["S-PER"]]
     unknown = [words["B"], 2, 2, 2]  # FW, XP
     assert test.inputs.values[0].tolist() == [[words["üñ"], 3, 1, 1], *[unknown] * 5]
-    assert [data.tags[int(row.int().argmax())] for row in test.y[0]] == ["S-PER"] * 6
+    assert [data.names[int(row.int().argmax())] for row in test.y[0]] == ["S-PER"] * 6
     rows, vectors = data.tables["rows"], data.tables["vectors"]
     assert vectors[rows[words["EU"]]].tolist() == [1, 2] and rows[words["beats"]] == 1
     letters = data.tables["characters"]

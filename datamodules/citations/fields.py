@@ -14,7 +14,7 @@ from datamodules.base import Split
 from datamodules.errors import DataMismatch
 from datamodules.readers.conll import Sentences, read_sentences
 from datamodules.readers.references import read_references
-from datamodules.sources.files import unpack
+from datamodules.sources.files import shown, unpack
 from datamodules.sources.registry import DataSet, data_set
 from datamodules.splits import PARTS
 from datamodules.tagged import GLOVE, TaggedSentences
@@ -132,7 +132,7 @@ class Citations(TaggedSentences):
         return self.own_vectors(wanted) if "vectors" in self.own else self.glove_100d()
 
     def _name(self, part: str) -> str:
-        return self.own[part].name if part in self.own else self.text.files[part].name
+        return shown(self.own[part]) if part in self.own else self.text.files[part].name
 
     def _content(self, part: str) -> bytes:
         if part in self.own:

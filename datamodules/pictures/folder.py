@@ -11,7 +11,7 @@ import torch
 
 from datamodules.base import DeviceData, Split
 from datamodules.batches import Transform
-from datamodules.errors import DataMismatch, DataNotFound
+from datamodules.errors import DataNotFound
 from datamodules.pictures.pairs import Pairs, find_pairs, read_list
 from datamodules.readers.pictures import read_pair
 from datamodules.sources.files import shown
@@ -68,8 +68,6 @@ class PictureFolder(DeviceData):
             observed_share=observed_share,
         )
         at_least(16, size=size)
-        if not 0 < share < 0.5:
-            raise DataMismatch(f"share is {share}: take a number above 0 and below 1/2.")
         self.pictures, self.masks, self.mask_suffix = pictures, masks or pictures, mask_suffix
         self.size, self.share, self.split_seed = size, share, split_seed
         lists = dict(zip(PARTS, (train, validation, test), strict=True))

@@ -7,7 +7,6 @@ marks the last token (E-) and a span of one token (S-).
 from collections.abc import Collection, Sequence
 
 FROM_BIO = {"B": "S", "I": "E"}  # where a span ends
-TO_BIO = {value: key for key, value in FROM_BIO.items()}
 
 
 def bio_from_iob1(tags: Sequence[str]) -> list[str]:
@@ -18,25 +17,12 @@ def bio_from_iob1(tags: Sequence[str]) -> list[str]:
     ]
 
 
-def iob1_from_bio(tags: Sequence[str]) -> list[str]:
-    """B- stays only where the token before is in a span of the same kind."""
-    return [
-        "I" + tag[1:] if tag[0] == "B" and before[1:] != tag[1:] else tag
-        for before, tag in zip(["O", *tags], tags, strict=False)
-    ]
-
-
 def bioes_from_bio(tags: Sequence[str]) -> list[str]:
     """The last token of a span gets E-, or S- where it is the only one."""
     return [
         tag if after == "I" + tag[1:] else FROM_BIO.get(tag[0], tag[0]) + tag[1:]
         for tag, after in zip(tags, [*tags[1:], "O"], strict=False)
     ]
-
-
-def bio_from_bioes(tags: Sequence[str]) -> list[str]:
-    """E- is I-, S- is B-."""
-    return [TO_BIO.get(tag[0], tag[0]) + tag[1:] for tag in tags]
 
 
 def kinds_of(tags: Collection[str]) -> list[str]:

@@ -13,7 +13,7 @@ from torch import Tensor
 from datamodules.base import DeviceData, Split
 from datamodules.errors import DataMismatch, DataNotFound, no_file
 from datamodules.readers.propbank import Propositions, read_propositions
-from datamodules.sources.files import Sources, unpack
+from datamodules.sources.files import Sources, shown, unpack
 from datamodules.sources.needed import as_config
 from datamodules.sources.registry import data_set
 from datamodules.splits import PARTS
@@ -134,7 +134,7 @@ class SemanticRoles(DeviceData):
     def read(self, part: str) -> Propositions:
         """The predicates of one part."""
         if part in self.own:
-            name, content = self.own[part].name, unpack(self.own[part])
+            name, content = shown(self.own[part]), unpack(self.own[part])
         else:
             file = self.text.files[part]
             name, content = file.name, self.sources.read(self.text, file)

@@ -97,7 +97,7 @@ def fill(tree: Tree, places: dict[Any, Any]) -> Tree:
     if isinstance(tree, list):
         return [fill(value, places) for value in tree]
     if isinstance(tree, str):
-        for place, value in places.items():
+        for place, value in sorted(places.items(), key=lambda one: -len(str(one[0]))):  # ce_3 before ce
             tree = value if tree == str(place) else tree.replace(str(place), str(value))
             if not isinstance(tree, str):
                 break

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Checkpoint, EarlyStopping, ModelCheckpoint
+from pytorch_lightning.callbacks.early_stopping import EarlyStoppingReason
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 from pytorch_lightning.utilities import rank_zero_only
 
@@ -194,12 +195,21 @@ def best_so_far(trainer: Trainer) -> tuple[str, float | None]:
 
 def why_ended(trainer: Trainer) -> str:
     """Why training stops after this epoch; empty if it continues."""
-    stopper = trainer.early_stopping_callback
-    if isinstance(stopper, EarlyStopping) and trainer.should_stop:
-        return f"{stopper.monitor} did not improve for {stopper.patience} epochs"
+    stopper, stops = trainer.early_stopping_callback, trainer.should_stop and _may_stop(trainer)
+    reason = getattr(stopper, "stopping_reason", EarlyStoppingReason.NOT_STOPPED)
+    if stops and isinstance(stopper, EarlyStopping) and reason is not EarlyStoppingReason.NOT_STOPPED:
+        if reason is EarlyStoppingReason.PATIENCE_EXHAUSTED:
+            return f"{stopper.monitor} did not improve for {stopper.patience} epochs"
+        return str(stopper.stopping_reason_message)
     if trainer.max_epochs is not None and 0 <= trainer.max_epochs <= trainer.current_epoch + 1:
         return f"max_epochs {trainer.max_epochs} reached"
-    return "asked to stop" if trainer.should_stop else ""
+    return "asked to stop" if stops else ""
+
+
+def _may_stop(trainer: Trainer) -> bool:
+    """Whether the fewest epochs and steps are over, before which Lightning ends nothing."""
+    epochs, steps = trainer.min_epochs or 0, trainer.min_steps or 0
+    return trainer.current_epoch + 1 >= epochs and trainer.global_step >= steps
 
 
 def read_rows(folder: Path) -> list[dict[str, Any]]:

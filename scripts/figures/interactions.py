@@ -29,10 +29,10 @@ from energies.chain import ChainEnergy
 from energies.mlc import LabelMixEnergy
 from experiments import store
 from experiments.errors import UserError
-from experiments.run.finished_run import finished, of, term
 from inference import interactions
 from lightning_modules.base import Scheme
 from scripts.figures import axes as interaction_figures
+from scripts.finished_run import finished, of, term
 
 LEAST = {"labels": 5, "tags": 5, "gradient": 10}  # least count in the training rows
 ROWS, POINTS = 128, 9  # answers to average gradients over; values of y_i and y_k to plot

@@ -24,11 +24,11 @@ from datamodules.errors import DataError
 from energies.masks import MaskEnergy
 from experiments import store
 from experiments.errors import UserError
-from experiments.run.finished_run import finished, of, term
 from inference.interactions import rank_correlation
 from losses.costs import soft_iou
 from losses.objectives import Objective, Regression
 from scripts.figures.axes import draw
+from scripts.finished_run import finished, of, term
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

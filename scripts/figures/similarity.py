@@ -18,9 +18,9 @@ from rich.markup import escape
 from datamodules.errors import DataError
 from energies.gaussian import GaussianEnergy
 from experiments.errors import UserError
-from experiments.run.finished_run import finished, of, term
 from inference import gaussian
 from scripts.figures.axes import draw, heat, span
+from scripts.finished_run import finished, of, term
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
