@@ -1,7 +1,7 @@
 """Tweets and named entities: the real files against published counts, small ones by hand, wrong ones."""
 
 import gzip
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
 from itertools import pairwise
@@ -11,8 +11,6 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from hypothesis import given
-from hypothesis import strategies as st
 
 from datamodules.conll2003 import CoNLL2003, adapted
 from datamodules.errors import DataMismatch, DataNotFound, FormatError
@@ -20,13 +18,13 @@ from datamodules.readers.conll import Sentences, read_sentences
 from datamodules.readers.span_tags import (
     bio_from_iob1,
     bioes_from_bio,
-    kinds_of,
 )
 from datamodules.sources.files import Sources
 from datamodules.sources.registry import DataFile, data_set
 from datamodules.tagged import TaggedSentences
 from datamodules.twitter_pos import TwitterPOS
 from lightning_modules.metrics.spans import SpanScores
+from test_span_tags import bio_from_bioes, iob1_from_bio
 
 CONF = Path(__file__).resolve().parent.parent / "conf" / "data"
 NAMES = {
@@ -139,19 +137,6 @@ def test_the_gap_of_the_long_vectors_has_a_linear_map_of_the_short_ones(news: Co
         assert float((news.tables["vectors"] - vector).abs().amax(1).min()) < 1e-5
 
 
-def iob1_from_bio(tags: Sequence[str]) -> list[str]:
-    """B- stays only where the token before is in a span of the same kind."""
-    return [
-        "I" + tag[1:] if tag[0] == "B" and before[1:] != tag[1:] else tag
-        for before, tag in zip(["O", *tags], tags, strict=False)
-    ]
-
-
-def bio_from_bioes(tags: Sequence[str]) -> list[str]:
-    """E- is I-, S- is B-."""
-    return [{"S": "B", "E": "I"}.get(tag[0], tag[0]) + tag[1:] for tag in tags]
-
-
 def test_entities_of_the_files_go_to_bioes_and_back(published: dict[str, Sentences]) -> None:
     for part, file in published.items():
         marks = set()
@@ -167,29 +152,6 @@ def test_entities_of_the_files_go_to_bioes_and_back(published: dict[str, Sentenc
         assert sum(tag[0] == "B" for iob1 in tags_of(file) for tag in bio_from_iob1(iob1)) == sum(
             NAMES[part].values()
         )
-
-
-def test_tags_are_written_anew_by_hand() -> None:
-    iob1 = "I-PER I-PER B-PER I-ORG O I-LOC B-LOC I-LOC I-LOC O I-PER".split()
-    bio = "B-PER I-PER B-PER B-ORG O B-LOC B-LOC I-LOC I-LOC O B-PER".split()
-    bioes = "B-PER E-PER S-PER S-ORG O S-LOC B-LOC I-LOC E-LOC O S-PER".split()
-    assert bio_from_iob1(iob1) == bio == bio_from_bioes(bioes) and bioes_from_bio(bio) == bioes
-    assert iob1_from_bio(bio) == iob1 and kinds_of(bioes) == ["LOC", "ORG", "PER"]
-    assert bio_from_iob1([]) == bioes_from_bio([]) == []
-
-
-SPANS = st.lists(st.tuples(st.sampled_from(["O", "A", "B-C"]), st.integers(1, 4)), max_size=8)
-
-
-@given(SPANS)
-def test_every_way_to_write_spans_says_the_same(spans: list[tuple[str, int]]) -> None:
-    bio = []
-    for kind, length in spans:
-        bio += ["O"] * length if kind == "O" else [f"B-{kind}", *[f"I-{kind}"] * (length - 1)]
-    assert bio_from_bioes(bioes_from_bio(bio)) == bio == bio_from_iob1(iob1_from_bio(bio))
-    tags = bioes_from_bio(bio)
-    assert sum(tag[0] in "ES" for tag in tags) == sum(tag[0] in "BS" for tag in tags)
-    assert sum(tag[0] in "ES" for tag in tags) == sum(kind != "O" for kind, _ in spans)
 
 
 TRAIN = "-DOCSTART- -X- O O\n\nEU NNP I-NP I-ORG\nbeats VBZ I-VP O\n'S POS I-NP O\n\nPeter NNP I-NP I-PER\n"
@@ -227,7 +189,8 @@ def test_a_small_set_is_read_as_by_hand(small: Small) -> None:
         [[words["Peter"], 2, 2, 2], [0] * 4, [0] * 4],
     ]
     told = [
-        [data.names[int(row.int().argmax())] for row in y[m]] for y, m in zip(train.y, train.mask, strict=True)
+        [data.names[int(row.int().argmax())] for row in y[m]]
+        for y, m in zip(train.y, train.mask, strict=True)
     ]
     assert told == [["S-ORG", "O", "O"], ["S-PER"]]
     unknown = [words["B"], 2, 2, 2]  # FW, XP
