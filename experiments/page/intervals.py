@@ -34,7 +34,8 @@ class Sample:
 class Estimate:
     """An estimated difference, and what its t-interval needs; `error` is None where one seed has no spread.
 
-    `noise`: the standard deviation of one run, pooled over the rows.
+    `noise`: the standard deviation of one run, pooled over the rows; of the difference of one pair, if that is
+    less, as where each seed has data of its own.
     """
 
     mean: float
@@ -81,7 +82,8 @@ def paired_estimate(
     """Of a sum of rows, seed by seed: runs with one seed share split, fold and order of examples."""
     gaps = [constant + sum(factor * values[seed] for factor, values in terms) for seed in sorted(seeds)]
     found = Sample.of(gaps)
-    return Estimate(found.mean, found.error, len(gaps) - 1, len(gaps), _noise(terms))
+    noise = min(_noise(terms), found.std or 0.0)
+    return Estimate(found.mean, found.error, len(gaps) - 1, len(gaps), noise)
 
 
 def welch_estimate(terms: Sequence[tuple[float, Sample]], constant: float) -> Estimate:
