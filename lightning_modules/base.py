@@ -12,11 +12,13 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import SGD, Optimizer
 from torchmetrics import Metric
 
+from datamodules.base import DeviceData
 from datamodules.batches import Batch
 from energies.spaces import AnswerSpace
 from inference.teachers import Lesson, Teacher
 from lightning_modules.bookkeeping import Bookkeeping
 from lightning_modules.engine.best import forget_best
+from lightning_modules.engine.energy_check import check_energies
 from lightning_modules.engine.processes import share_gradients, share_statistics, unshared
 from lightning_modules.engine.steps import are_plain, plain_step
 from networks.batch_norm import at_rest, batch_norms
@@ -154,10 +156,10 @@ class Scheme(Bookkeeping):
         return [part.optimizer for part in self.part.values()], schedules
 
     def on_fit_start(self) -> None:
-        """Find the parameters that each part moves, and those that are frozen meanwhile.
+        """Find the parameters that each part moves, and those that are frozen meanwhile; try the energies.
 
         Raises:
-            ValueError: a precision that scales losses.
+            ValueError: a precision that scales losses; an energy that gives no number for each answer.
         """
         super().on_fit_start()
         if getattr(self.trainer.precision_plugin, "scaler", None) is not None:
@@ -176,6 +178,9 @@ class Scheme(Bookkeeping):
             part.rest = [] if part.gradient else [*learned.difference(part.learned)]
             moving = set() if part.gradient else {*part.learned}
             part.norms = [norm for norm in batch_norms(self) if moving.isdisjoint(norm.parameters())]
+        data = getattr(self.trainer, "datamodule", None)
+        if isinstance(data, DeviceData):
+            check_energies(self, next(iter(data.train_dataloader())))
 
     def on_validation_start(self) -> None:
         """Make the statistics of batch norms those of all processes: each has seen other examples."""

@@ -94,6 +94,15 @@ def test_a_patience_that_is_over_ends_nothing_before_the_fewest_epochs(world: Wo
     assert steps >= 15
 
 
+@pytest.mark.parametrize("option", [["--run_dir=runs/mine"], ["--run_dir", "runs/mine"]])
+def test_the_folder_of_a_run_alone_resumes_it(world: World, option: list[str]) -> None:
+    began = by_hand("runs/mine", "--trainer.max_epochs=2")
+    found, folder = train([*option, "--trainer.max_epochs=5"], lambda progress: None)
+    whole = by_hand("runs/whole", "--trainer.max_epochs=5")
+    assert (found["epochs"], folder) == (5, Path("runs/mine"))
+    assert found["id"] == whole["id"] != began["id"] and same_weights("runs/mine", "runs/whole")
+
+
 def test_a_limit_of_time_is_no_loss_of_patience(world: World) -> None:
     record = by_hand(
         "runs/mine", "--trainer.max_epochs=100000", "--trainer.max_time=00:00:00:02", "--stop.patience=99999"

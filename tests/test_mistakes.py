@@ -4,10 +4,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
 import toy_world
 from datamodules.errors import DataMismatch
 from datamodules.mlc import MultiLabelData
+from energies.base import Energy
 from experiments import store
 from experiments.run.cli import by_hand_folder, sentence
 from inference.chain.crf import CRF
@@ -192,3 +194,41 @@ def test_a_file_that_does_not_tell_its_sizes_asks_for_them(tmp_path: Path) -> No
     file.write_text("0 1:1\n")
     with pytest.raises(DataMismatch, match=r"Give both: --data\.num_features and --data\.num_labels"):
         MultiLabelData(train=str(file))
+
+
+class Summed(Energy):
+    """An energy whose author summed over the batch too."""
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return y.sum()
+
+
+class Misfit(Energy):
+    """An energy for five labels."""
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return (y * torch.ones(5)).sum(-1)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("Summed", "the energy Summed has shape () for answers of shape (32, 14): it has to be (32,)"),
+        ("Misfit", "the energy Misfit cannot be computed for answers of shape (32, 14): "),
+    ],
+)
+@pytest.mark.parametrize(
+    "layers", [("scheme/implicit", "objective/cd"), ("scheme/energy_net", "objective/dvn")]
+)
+def test_an_energy_that_gives_no_number_for_each_answer_is_named(
+    root: None,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    layers: tuple[str, ...],
+    name: str,
+    message: str,
+) -> None:
+    files = [f"--config=conf/{layer}.yaml" for layer in ("data/generated", *layers)]
+    joint = f"--model.energy.joint={__name__}.{name}"
+    assert train.main([*files, joint, f"--run_dir={tmp_path}/run"]) == 2
+    assert message in " ".join(capsys.readouterr().err.split())

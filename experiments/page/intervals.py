@@ -34,7 +34,7 @@ class Sample:
 class Estimate:
     """An estimated difference, and what its t-interval needs; `error` is None where one seed has no spread.
 
-    `noise`: the standard deviation of one run, pooled over the rows; of the difference of one pair, if that is
+    `noise`: the standard deviation of one run, pooled over the rows; or that of a pair's difference, if it is
     less, as where each seed has data of its own.
     """
 

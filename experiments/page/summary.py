@@ -3,7 +3,8 @@
 Numbers are in printed units from here on (x100 for F1, say).
 """
 
-from collections.abc import Collection, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any
@@ -155,7 +156,18 @@ def _cell(table: Table, row: str, column: str, records: list[store.Record], ids:
     printed = table.reported.get(row, {}).get(column)
     paper = Sample(printed[0], printed[1], table.reported_runs or 1) if printed else None
     ours = Sample.of(list(values.values())) if values else None
-    return Cell(row, column, ours, paper, planned, stale, mixed, values, finished=len(finished))
+    most = usual_data(r for r in records if r["column"] == column)
+    other = any(most[name] != checksum for r in own for name, checksum in (r.get("data") or {}).items())
+    return Cell(row, column, ours, paper, planned, stale, mixed, other, values, finished=len(finished))
+
+
+def usual_data(records: Iterable[store.Record]) -> dict[str, str]:
+    """The checksum of each file that most of these runs have read."""
+    found: dict[str, Counter[str]] = {}
+    for record in records:
+        for name, checksum in (record.get("data") or {}).items():
+            found.setdefault(name, Counter())[checksum] += 1
+    return {name: counts.most_common(1)[0][0] for name, counts in found.items()}
 
 
 def number(record: Mapping[str, Any], name: str) -> float | None:

@@ -33,6 +33,7 @@ class Cell:
     planned: int
     stale: int = 0
     mixed: bool = False  # several kinds of processor, or code that changed during a run
+    other_data: bool = False  # a run read another version of a file than most runs of the column
     values: dict[int, float] = field(default_factory=dict)
     stars: str = ""  # * and *: under which readings of its spread the paper's number differs
     below: bool = False  # below the floor of its column

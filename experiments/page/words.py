@@ -21,6 +21,10 @@ GRIDLESS = (
     "rows; older runs that chose their own did so from 0 to 0.75. -: no run kept F1 by threshold, as runs do "
     "since 23 November 2026. (1/3): one run of three did."
 )
+OTHER_DATA = (
+    "¶: a run of it read another version of a file than most runs of its column, so its numbers are not "
+    "comparable. Train it anew: FRESH=1."
+)
 BELOW = "§: below the floor of its column, an answer that learns nothing of the inputs."
 MIXED = (
     "‡: its runs were made on several kinds of processor, or resumed after their code had changed. Two kinds "
@@ -51,7 +55,7 @@ def ours(table: Table, cell: Cell) -> str:
         return "not measured"
     if cell.ours is None:
         return f"- (0/{cell.planned})" if cell.planned else ""
-    marks = "†" * bool(cell.stale) + "‡" * cell.mixed + "§" * cell.below
+    marks = "†" * bool(cell.stale) + "‡" * cell.mixed + "¶" * cell.other_data + "§" * cell.below
     done = f" ({cell.ours.count}/{cell.planned}){marks}"
     gap = ""
     if cell.difference is not None:
@@ -62,7 +66,12 @@ def ours(table: Table, cell: Cell) -> str:
 def legend(summary: Summary) -> str:
     """What the marks in the cells mean."""
     cells = [cell for view in (summary, *summary.measures) for cell in view.cells.values()]
-    said = [LEGEND, *[MIXED] * any(cell.mixed for cell in cells), *[BELOW] * any(c.below for c in cells)]
+    said = [
+        LEGEND,
+        *[MIXED] * any(cell.mixed for cell in cells),
+        *[OTHER_DATA] * any(cell.other_data for cell in cells),
+        *[BELOW] * any(cell.below for cell in cells),
+    ]
     return " ".join(said)
 
 
@@ -92,8 +101,8 @@ def rule(summary: Summary) -> str:
 
 
 def _room(table: Table) -> str:
-    noise = "the standard deviation of one run"
-    return f"{ROOM} points, or {noise} if that is more," if table.metric.in_points else noise
+    noise = "the standard deviation of one run and of a pair's difference"
+    return f"{ROOM} points, or {noise} if both are more," if table.metric.in_points else noise
 
 
 def verdicts(summary: Summary, claim: Claim) -> list[tuple[str, str]]:

@@ -12,7 +12,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
 
@@ -68,13 +67,15 @@ def layered(arguments: list[str], base: Path | None = BASE) -> Layered:
     found.tree = {key: _put_in(value, parts, found) for key, value in tree.items() if key in OWN}
     if "--help" in options:
         return found
-    unknown = {key for key, value in parts.items() if key not in found.used and not _is_part(key, value)}
+    unknown = {key for _, layers in read[len(below) :] for _, layer in layers for key in layer}
+    unknown = unknown & parts.keys() - found.used
     if unknown:
-        unknown -= _referred(found.files)
+        unknown -= {reference.partition(".")[0] for reference in _referred(found.files)}
     found.tree |= {key: tree[key] for key in unknown}  # the parser suggests what was meant
     if found.missing and not unknown:
         _refuse_missing(found, given, "data" in tree or any(o.startswith("--data") for o in options))
     _refuse_idle(found, read[len(below) :], set_parts)
+    _refuse_strange(found, parts)
     return found
 
 
@@ -161,12 +162,6 @@ def _root(text: str) -> str:
     """The part that the whole text refers to, if any."""
     found = REFERENCE.fullmatch(text)
     return found[1] if found and found[1] not in OWN else ""
-
-
-def _is_part(key: str, value: Tree) -> bool:
-    """Whether a key without references can be a part: it is complete, and not a misspelt key of a run."""
-    whole = not isinstance(value, dict) or "class_path" in value
-    return whole and not get_close_matches(key, OWN, cutoff=0.75)
 
 
 def _put_in(node: Tree, parts: dict[str, Tree], found: Layered, inside: tuple[str, ...] = ()) -> Tree:
@@ -274,9 +269,9 @@ def value_of(text: str) -> Tree:
 
 
 def _referred(files: list[str]) -> set[str]:
-    """All parts that these files and conf's schemes and objectives refer to."""
+    """All parts, and values in them, that these files and those of conf refer to."""
     others = [path for folder in TAKERS for path in _files(folder)]
-    return {part for name in dict.fromkeys([*files, *others]) for part in _referred_by(name)}
+    return {part for name in dict.fromkeys([*files, *others]) for part in _references(name)}
 
 
 def _refuse_missing(found: Layered, given: list[str], has_data: bool) -> None:
@@ -311,12 +306,34 @@ def _refuse_idle(found: Layered, given: list[Read], options: list[tuple[str, str
             raise ConfigError(f"{name} changes nothing: {unused}. Leave it out.")
 
 
+def _refuse_strange(found: Layered, parts: dict[str, Tree]) -> None:
+    """Raise an error for a key within a part of plain values, such as `stop`, to which no file refers."""
+    used = {name: part for name, part in parts.items() if name in found.used and isinstance(part, dict)}
+    own = {f"{name}.{key}" for name, part in used.items() if "class_path" not in part for key in part}
+    if not own:
+        return
+    known = _referred(found.files)
+    whole = {reference for reference in known if "." not in reference}
+    if strange := sorted(key for key in own - known if key.partition(".")[0] not in whole):
+        raise ConfigError(f"No file refers to {strange[0]}. {suggest(strange[0], known)}")
+
+
 def _files(folder: str) -> list[str]:
     return sorted(str(path) for path in (CONF / folder).glob("*.yaml"))
 
 
 def _referred_by(file: str) -> set[str]:
-    return {found[1] for found in REFERENCE.finditer(Path(file).read_text(errors="replace"))}
+    return {reference.partition(".")[0] for reference in _references(file)}
+
+
+def _references(file: str) -> set[str]:
+    path = Path(file)
+    return _found_in(path.resolve(), path.stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=1000)
+def _found_in(path: Path, changed: int) -> set[str]:
+    return {found[1] + found[2] for found in REFERENCE.finditer(path.read_text(errors="replace"))}
 
 
 def _said_by(name: str) -> set[str]:

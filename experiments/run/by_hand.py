@@ -6,6 +6,7 @@ process; the first one locks the folder and writes.
 
 import math
 import os
+import sys
 import traceback
 from contextlib import nullcontext
 from pathlib import Path
@@ -16,6 +17,7 @@ from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
 from experiments import store
 from experiments.errors import Stopped, UserError
+from experiments.plan.layers import split
 from experiments.plan.runs import identity
 from experiments.run.cli import TrainCLI, quiet_lightning
 from experiments.run.epochs import Tell
@@ -30,7 +32,7 @@ def train(arguments: list[str] | None, tell: Tell) -> tuple[store.Record, Path]:
     os.environ.setdefault("OMP_NUM_THREADS", str(threads()))  # or Lightning chooses, with several processes
     torch.set_num_threads(threads())
     try:
-        cli = TrainCLI(None if arguments is None else agent.own_form(arguments))
+        cli = TrainCLI(agent.own_form(_resumed(sys.argv[1:] if arguments is None else arguments)))
     except (ValueError, MisconfigurationException) as error:
         raise UserError(str(error)) from error
     folder, first = Path(cli.config.run_dir), cli.trainer.is_global_zero
@@ -51,6 +53,14 @@ def train(arguments: list[str] | None, tell: Tell) -> tuple[store.Record, Path]:
     if torch.distributed.is_initialized():  # its threads have to end before the interpreter
         torch.distributed.destroy_process_group()
     return record, folder
+
+
+def _resumed(arguments: list[str]) -> list[str]:
+    """With no config file, but the folder of a run: its own config first."""
+    files, options = split(arguments)
+    words = [word for option in options for word in option.split("=", 1)]
+    own = Path(words[words.index("--run_dir") + 1], "config.yaml") if "--run_dir" in words[:-1] else None
+    return arguments if files or own is None or not own.is_file() else ["--config", str(own), *arguments]
 
 
 def _run(cli: TrainCLI, tell: Tell) -> store.Record:

@@ -17,7 +17,7 @@ from pytorch_lightning.plugins.io import TorchCheckpointIO
 from pytorch_lightning.utilities import rank_zero_only
 
 from experiments import starts, store
-from experiments.errors import ConfigError, suggest
+from experiments.errors import ConfigError, UserError, short, suggest
 
 TELL_EVERY = 0.5  # seconds; epochs may take milliseconds
 SAVING = 0.04  # share of the time that may go into last.ckpt
@@ -44,6 +44,7 @@ class EpochLog(Checkpoint):
         self.started = False
         self.here: starts.Start = {}  # code and processor of this process
         self.starts: list[starts.Start] = []
+        self.checksums: dict[str, str] = {}  # of the data that the run began with, by file
         self.rows: list[dict[str, Any]] = []
         self.header: list[str] = []
         self.spent = self.reported = self.saved = self.cost = 0.0
@@ -66,13 +67,14 @@ class EpochLog(Checkpoint):
         return self.spent + time.monotonic() - self.began
 
     def state_dict(self) -> dict[str, Any]:
-        """The time spent so far, and the starts."""
-        return {"seconds": self.seconds, "starts": self.starts}
+        """The time spent so far, the starts, and the checksums of the data."""
+        return {"seconds": self.seconds, "starts": self.starts, "checksums": self.checksums}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore the time and the starts."""
+        """Restore them."""
         self.spent = state_dict["seconds"]
         self.starts = state_dict.get("starts", [starts.UNKNOWN])
+        self.checksums = state_dict.get("checksums", {})
 
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
@@ -83,6 +85,24 @@ class EpochLog(Checkpoint):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Use the folder of the first process in all."""
         self.folder = Path(trainer.strategy.broadcast(str(self.folder)))
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Raise an error if the data is not that of the run's first epoch."""
+        self._compare_data(trainer)
+
+    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """The same, where nothing was left to train."""
+        self._compare_data(trainer)
+
+    def _compare_data(self, trainer: Trainer) -> None:
+        found = dict(getattr(getattr(trainer, "datamodule", None), "checksums", {}))
+        changed = [name for name, old in self.checksums.items() if found.get(name, old) != old]
+        if changed:
+            raise UserError(
+                f"{short(changed[0])} has changed since this run began. Put the old file back, or train "
+                "anew: by hand with another --run_dir, in a table with FRESH=1."
+            )
+        self.checksums = found
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Drop the rows of epochs that will be run again."""

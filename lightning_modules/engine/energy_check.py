@@ -1,0 +1,35 @@
+"""Whether each energy of a scheme gives one number for each answer."""
+
+import torch
+from torch import nn
+
+from datamodules.batches import Batch
+from energies.base import Energy
+from networks.batch_norm import at_rest, batch_norms
+
+
+@torch.no_grad()
+def check_energies(scheme: nn.Module, batch: Batch) -> None:
+    """Try each energy, the terms of a sum too, on the true answers of a batch: one for each input, and two.
+
+    A number for the whole batch would be added to every energy, and training would go on.
+
+    Raises:
+        ValueError: an energy cannot be computed, or its shape is not that of the answers' leading dimensions.
+    """
+    for energy in reversed([module for module in scheme.modules() if isinstance(module, Energy)]):
+        for y in (batch.y, torch.stack([batch.y, batch.y])):
+            name, answers = type(energy).__name__, tuple(y.shape)
+            wanted = answers[: y.dim() - batch.y.dim() + 1]
+            try:
+                with at_rest(batch_norms(energy)):
+                    found = tuple(energy.over(batch.mask).given(batch.inputs)(y).shape)
+            except RuntimeError as error:
+                raise ValueError(
+                    f"the energy {name} cannot be computed for answers of shape {answers}: {error}"
+                ) from error
+            if found != wanted:
+                raise ValueError(
+                    f"the energy {name} has shape {found} for answers of shape {answers}: it has to be "
+                    f"{wanted}, a number for each answer. Sum over the last dimensions alone."
+                )
