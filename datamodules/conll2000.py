@@ -6,7 +6,6 @@ Shapes: N sentences, T tokens of the longest, S tags.
 from collections.abc import Collection
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from datamodules.base import Split
@@ -14,8 +13,7 @@ from datamodules.errors import DataMismatch
 from datamodules.readers.conll import Sentences
 from datamodules.sources.files import unpack
 from datamodules.sources.registry import DataSet, data_set
-from datamodules.splits import PARTS, by_files
-from datamodules.tagged import GLOVE, TaggedSentences
+from datamodules.tagged import GLOVE, TaggedSentences, parted
 from datamodules.vocabulary import (
     SENNA_FILES,
     Ids,
@@ -25,7 +23,6 @@ from datamodules.vocabulary import (
     senna_file,
     word_tables,
 )
-from networks.inputs import Sequences
 
 
 class CoNLL2000(TaggedSentences):
@@ -80,14 +77,7 @@ class CoNLL2000(TaggedSentences):
 
     def arrange(self, parts: dict[str, Split]) -> dict[str, Split]:
         """Part the training sentences."""
-        lengths = {part: len(split.inputs) for part, split in parts.items()}
-        rows = by_files(lengths, share=self.share, seed=self.split_seed)
-        x, mask, y = (
-            torch.cat(tensors)
-            for tensors in zip(*((s.inputs.values, s.inputs.mask, s.y) for s in parts.values()), strict=True)
-        )
-        indices = {part: torch.from_numpy(rows[part]) for part in PARTS}
-        return {part: Split(Sequences(x[index], mask[index]), y[index]) for part, index in indices.items()}
+        return parted(parts, self.share, self.split_seed)
 
     def _vectors(self, wanted: Collection[str]) -> Vectors:
         if "senna" in self.own:

@@ -19,6 +19,7 @@ from datamodules.sources.files import Sources, unpack
 from datamodules.sources.needed import as_config, missing
 from datamodules.sources.registry import DataSet, data_set
 from datamodules.sources.stand_ins import gap_filled
+from datamodules.splits import by_files
 from datamodules.vocabulary import UNKNOWN, Ids, Vectors, numbered, read_vectors
 from networks.inputs import Sequences
 
@@ -36,7 +37,7 @@ class TaggedSentences(DeviceData):
     A subclass defines what it reads (`registered`, `read`) and where its tables come from (`look_up`).
 
     Args:
-        name: the registry's name of the sentences.
+        name: the registry's name of the sentences, or their entry.
         features: how many ids each feature has, by option name, in the order of the columns.
         own: a user's own files, by option name.
         tags: the S tags of the scheme, in the order of their numbers.
@@ -59,9 +60,11 @@ class TaggedSentences(DeviceData):
     All counts of ids and rows, and the longest word, are checked against the data.
     """
 
+    wanted = ""  # options besides those of sizes that a user has to set
+
     def __init__(
         self,
-        name: str,
+        name: str | DataSet,
         features: Mapping[str, int],
         own: Mapping[str, str | None],
         *,
@@ -89,7 +92,8 @@ class TaggedSentences(DeviceData):
             observed_share=observed_share,
             num_train=num_train,
         )
-        self.text, self.names, self.features, self.num_dims = data_set(name), list(tags), features, num_dims
+        self.text = name if isinstance(name, DataSet) else data_set(name)
+        self.names, self.features, self.num_dims = list(tags), features, num_dims
         self.num_tags, self.num_words, self.num_vectors = num_tags, num_words, num_vectors
         self.num_characters, self.longest_word = num_characters, longest_word
         self.own = {option: Path(path) for option, path in own.items() if path}
@@ -193,11 +197,22 @@ class TaggedSentences(DeviceData):
         wrong = {option: size for option, size in found.items() if size != given[option]}
         if wrong:
             apart = ", ".join(f"{name} is {size}, not {given[name]}" for name, size in wrong.items())
-            advice = " ".join(f"--data.{name} {size}" for name, size in wrong.items())
+            advice = self.wanted + " ".join(f"--data.{name} {size}" for name, size in wrong.items())
             raise DataMismatch(
                 f"{self.text.name} does not fit the configuration: {apart}. Sentences read: {read}. "
                 f"If a file was cut off, get it again; otherwise set {advice}."
             )
+
+
+def parted(parts: dict[str, Split], share: float, seed: int) -> dict[str, Split]:
+    """The splits; a part that is not there is a share of the training sentences, drawn with the seed."""
+    rows = by_files({part: len(split.inputs) for part, split in parts.items()}, share=share, seed=seed)
+    x, mask, y = (
+        torch.cat(tensors)
+        for tensors in zip(*((s.inputs.values, s.inputs.mask, s.y) for s in parts.values()), strict=True)
+    )
+    indices = {part: torch.from_numpy(index) for part, index in rows.items()}
+    return {part: Split(Sequences(x[index], mask[index]), y[index]) for part, index in indices.items()}
 
 
 def encode(part: Sentences, columns: Sequence[Ids], tags: Sequence[str], longest: int) -> Split:

@@ -30,6 +30,8 @@ WATCHED = {"label_sets": "val/example_f1", "chains": "val/word_accuracy", "sente
 WATCHED |= {"texts": "val/example_f1"}
 WATCHED |= {"masks": "val/iou", "pictures": "val/iou", "roles": "val/f1"}
 SETS = ("label_sets", "texts")
+OWN_TAGS = ["--data.tags=[B-A, I-A, O]", "--data.num_tags=3", "--data.train=mine.txt"]
+OWN_TAGS += [f"--data.num_{name}=9" for name in ("words", "vectors", "characters")]
 NUMBER = re.compile(r"=-?\d[\d.e-]*$")
 SPACES = {
     "label_sets": "LabelSets",
@@ -149,6 +151,7 @@ def test_each_data_file_builds_without_touching_a_file(data: Path, tmp_path: Pat
     if (kind := kind_of(data)) in PARTS and (reason := PARTS[kind].missing()):
         pytest.skip(reason)
     sizes += ["--data.num_labels=4"] if data.stem == "own_text" else []
+    sizes += OWN_TAGS if data.stem in ("own_tagged", "own_spans") else []
     cli = build(tmp_path, *configs(data, "conf/scheme/cross_entropy.yaml"), *sizes)
     if kind_of(data) not in ("masks", "pictures"):  # one logit a pixel, whatever the size
         num_outputs = cli.datamodule.num_labels if kind_of(data) in SETS else cli.datamodule.num_tags

@@ -72,8 +72,10 @@ def test_every_file_of_conf_names_a_known_set_and_follows_the_seed() -> None:
         described = data_of(ROOT / path)
         own = {"num_features": 1} if path.stem == "arff" else {}  # which a user gives
         own |= {"num_labels": 1} if path.stem in ("arff", "own_text") else {}
+        counts = ("num_tags", "num_words", "num_vectors", "num_characters")
+        own |= {"tags": ["O"]} | dict.fromkeys(counts, 1) if path.stem in ("own_tagged", "own_spans") else {}
         arguments = described["init_args"] | own
-        own_kinds = ("arff", "folder", "own_text", "generated", "known_", "ocr", "conll2003", "srl")
+        own_kinds = ("arff", "folder", "own_", "generated", "known_", "ocr", "conll2003", "srl")
         known = {*own_kinds, *data_sets()}
         assert arguments.get("name") in known or any(path.stem.startswith(name) for name in known)
         seeds = [key for key, value in arguments.items() if value == "${seed_everything}"]
