@@ -12,9 +12,9 @@ from pytorch_lightning.utilities import rank_zero_warn
 from scipy.sparse import csr_array, vstack
 
 from datamodules.base import NO_ROW, DeviceData, Split
-from datamodules.encode import ENCODINGS, Filler, Matrix, dense
 from datamodules.errors import DataMismatch, DataNotFound, no_file
 from datamodules.readers.arff import ROOT_LABEL, ArffTable, read_arff
+from datamodules.readers.encode import ENCODINGS, Filler, Matrix, dense
 from datamodules.readers.svmlight import read_svmlight
 from datamodules.sources.files import Sources, unpack
 from datamodules.sources.needed import as_config

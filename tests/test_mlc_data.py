@@ -9,11 +9,11 @@ import torch
 from scipy.sparse import csr_array
 
 from committed import ROOT, committed, data_of
-from datamodules.encode import ENCODINGS, Filler
 from datamodules.errors import DataMismatch, DataNotFound, FormatError
 from datamodules.generated import GeneratedData
 from datamodules.mlc import MultiLabelData
 from datamodules.readers.arff_header import Attribute
+from datamodules.readers.encode import ENCODINGS, Filler
 from datamodules.sources.registry import data_sets
 from datamodules.splits import by_folds, read_fold_table
 from make_mlc import clus_arff, dense_arff, sparse_arff

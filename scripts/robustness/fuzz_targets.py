@@ -21,11 +21,11 @@ import torch
 import yaml
 from rich.console import Console
 
-from datamodules.encode import ENCODINGS, Filler
 from datamodules.errors import DataError
 from datamodules.ocr import padded
 from datamodules.readers.arff import read_arff
 from datamodules.readers.conll import read_sentences
+from datamodules.readers.encode import ENCODINGS, Filler
 from datamodules.readers.ocr import read_letters
 from datamodules.readers.propbank import read_propositions
 from datamodules.readers.span_tags import bio_from_iob1, bioes_from_bio
