@@ -52,6 +52,13 @@ CE, CD = ["scheme/cross_entropy"], ["scheme/implicit", "objective/cd"]
             r"Unknown key max_epochs",
         ),
         (CD, "joint: {class_path: energies.mlc.LabelMixEnergy}", r"Unknown key joint"),
+        (
+            CE,
+            "optimizer.lr: 0.1",
+            r"a key of a file has no dots. Write optimizer.lr as  optimizer: {lr: ...}",
+        ),
+        (CE, "optimizer: {lrr: 0.1}", r"SGD has no argument 'lrr' \(at model.task_opt.*mean lr"),
+        (CE, "model: {task_optimizr: 3}", r"'task_optimizr' .*layer.yaml\. Did you mean task_o"),
         (CE, "optimizer: {init_args: {lrr: 0.1}}", r"SGD has no argument 'lrr' \(at model.task_opt.*mean lr"),
         (CD, "guess: {class_path: '${guess}'}", r"\$\{guess\} refers to itself"),
         (CE, "over: layer.yaml\nnet: {}", r"layer.yaml lies over itself"),
@@ -131,3 +138,15 @@ def test_a_block_that_stands_in_two_files_is_told_with_both_places(
     assert "7 lines are in two files, from conf/data/two.yaml:4 and from conf/one.yaml:3" in said
     (tmp_path / "conf/one.yaml").write_text(BLOCK.replace("key_3: 3", "key_3: 4"))
     assert check_conf.main([str(tmp_path)]) == 0
+
+
+@pytest.mark.parametrize(
+    "layer",
+    ["optimizer: {lr: 0.5}", "model: {task_optimizer: {lr: 0.5}}", "optimizer: {init_args: {lr: 0.5}}"],
+)
+def test_arguments_of_an_object_need_no_init_args(root: Path, layer: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(layer)
+    files = [f"{root}/conf/data/twitter_pos.yaml", f"{root}/conf/scheme/cross_entropy.yaml"]
+    given = [part for file in (*files, str(tmp_path / "mine.yaml")) for part in ("--config", file)]
+    optimizer = ParseOnly().resolve(given)["model"]["init_args"]["task_optimizer"]["init_args"]
+    assert (optimizer["lr"], optimizer["momentum"]) == (0.5, 0.9)

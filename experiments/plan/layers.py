@@ -21,6 +21,7 @@ from experiments.errors import ConfigError, TableError, suggest
 from experiments.plan.yaml_file import Tree, read_yaml
 
 OWN = ("model", "data", "trainer", "seed_everything", "run_dir", "ckpt_path")  # keys of a run
+OF_OBJECT = ("class_path", "init_args", "dict_kwargs")  # keys of an object
 CONF = Path("conf")
 BASE = CONF / "trainer/default.yaml"  # the layer below every other file
 TAKERS = ("scheme", "objective", "data/kinds")  # folders of conf whose files refer to parts
@@ -105,7 +106,10 @@ def rows_of(path: Path) -> dict[str, Tree]:
 
 
 def merge(lower: Tree, upper: Tree) -> Tree:
-    """`upper` merged over `lower`, key by key; lists and other classes are replaced whole; `key+` appends."""
+    """`upper` merged over `lower`, key by key; lists and other classes are replaced whole; `key+` appends.
+
+    Arguments of an object may stand without `init_args` where the lower layer names its class.
+    """
     if not isinstance(upper, dict):
         return upper
     if isinstance(lower, Changed):
@@ -113,6 +117,8 @@ def merge(lower: Tree, upper: Tree) -> Tree:
     if isinstance(lower, str) and _root(lower):
         return Changed(lower, upper)
     merged = dict(lower) if isinstance(lower, dict) else {}
+    if "class_path" in merged and upper.keys().isdisjoint(OF_OBJECT):
+        upper = {"init_args": upper}
     if "class_path" in upper and upper["class_path"] != merged.get("class_path"):
         merged = {}
     for key, value in upper.items():
@@ -132,7 +138,7 @@ def nested(files: Iterable[str], options: Mapping[str, Tree]) -> Tree:
         words, node = list[str](), below
         for word in key.split("."):
             node = _node(node, below)
-            if "class_path" in node and word not in ("class_path", "init_args", "dict_kwargs"):
+            if "class_path" in node and word not in OF_OBJECT:
                 words, node = [*words, "init_args"], _node(node.get("init_args"), below)
             words, node = [*words, word], node.get(word)
         for word in reversed(words):
@@ -202,6 +208,9 @@ def _read(name: str, inside: tuple[str, ...] = ()) -> Iterator[tuple[str, dict[s
         raise ConfigError(f"{file} holds settings by row. Write {file}:ROW. {suggest('', tree)}")
     if not isinstance(tree, dict) or not tree:
         raise ConfigError(f"No keys in {name}: write some, or leave it out.")
+    if dotted := next((key for key in tree if "." in str(key)), None):
+        first, _, rest = dotted.partition(".")
+        raise ConfigError(f"{name}: a key of a file has no dots. Write {dotted} as  {first}: {{{rest}: ...}}")
     tree = dict(tree)
     below = tree.pop("over", [])
     for one in [below] if isinstance(below, str) else below:
@@ -254,7 +263,7 @@ def _nested(node: Tree, keys: list[str], value: Tree) -> Tree:
     if not keys:
         return value
     inner = node if isinstance(node, dict) else {}
-    if "class_path" in inner and keys[0] not in ("class_path", "init_args", "dict_kwargs"):
+    if "class_path" in inner and keys[0] not in OF_OBJECT:
         keys = ["init_args", *keys]
     return {keys[0]: _nested(inner.get(keys[0]), keys[1:], value)}
 
