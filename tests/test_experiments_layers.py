@@ -150,3 +150,19 @@ def test_arguments_of_an_object_need_no_init_args(root: Path, layer: str, tmp_pa
     given = [part for file in (*files, str(tmp_path / "mine.yaml")) for part in ("--config", file)]
     optimizer = ParseOnly().resolve(given)["model"]["init_args"]["task_optimizer"]["init_args"]
     assert (optimizer["lr"], optimizer["momentum"]) == (0.5, 0.9)
+
+
+def test_an_option_may_refer_to_a_part(root: Path) -> None:
+    files = [
+        f"{root}/conf/data/generated.yaml",
+        f"{root}/conf/scheme/implicit.yaml",
+        f"{root}/conf/objective/cd.yaml",
+    ]
+    given = [part for file in files for part in ("--config", file)]
+    joint = '{"class_path": "energies.mlc.LabelMixEnergy", "init_args": '
+    joint += '{"num_labels": "${num_outputs}", "num_patterns": 5}}'
+    for option in ([f"--model.energy.joint={joint}"], ["--model.energy.joint", joint]):
+        energy = ParseOnly().resolve([*given, *option])["model"]["init_args"]["energy"]["init_args"]
+        assert energy["joint"]["init_args"] == {"num_labels": 14, "num_patterns": 5}
+    net = ParseOnly().resolve([*given, "--model.task_net=${energy.init_args.local.init_args.net}"])
+    assert net["model"]["init_args"]["task_net"]["class_path"] == "networks.mlp.LabelMLP"

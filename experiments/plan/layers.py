@@ -66,6 +66,7 @@ def layered(arguments: list[str], base: Path | None = BASE) -> Layered:
     parts = {key: value for key, value in tree.items() if key not in OWN}
     set_parts = [*_take_options(found, parts)]
     found.tree = {key: _put_in(value, parts, found) for key, value in tree.items() if key in OWN}
+    found.options = [_with_parts(word, parts, found) for word in found.options]
     if "--help" in options:
         return found
     unknown = {key for _, layers in read[len(below) :] for _, layer in layers for key in layer}
@@ -266,6 +267,16 @@ def _nested(node: Tree, keys: list[str], value: Tree) -> Tree:
     if "class_path" in inner and keys[0] not in OF_OBJECT:
         keys = ["init_args", *keys]
     return {keys[0]: _nested(inner.get(keys[0]), keys[1:], value)}
+
+
+def _with_parts(word: str, parts: dict[str, Tree], found: Layered) -> str:
+    """A word of the options with references to known parts replaced."""
+    key, equals, text = word.partition("=") if word.startswith("--") else ("", "", word)
+    roots = {reference[1] for reference in REFERENCE.finditer(text)} - {*OWN}
+    if not roots or not roots <= parts.keys():
+        return word
+    value = _put_in(value_of(text), parts, found)
+    return f"{key}{equals}{value if isinstance(value, str) else json.dumps(value)}"
 
 
 def value_of(text: str) -> Tree:
