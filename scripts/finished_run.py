@@ -56,13 +56,15 @@ def built(folder: Path, options: Sequence[str] = ()) -> tuple[Scheme, DeviceData
 
 
 def _load(scheme: Scheme, file: Path) -> None:
-    """The weights of a checkpoint.
+    """The weights of a checkpoint, and what else the scheme keeps in it.
 
     Raises:
         UserError: it cannot be read, or its weights do not fit the scheme.
     """
     try:
-        scheme.load_state_dict(read_checkpoint(file)["state_dict"])
+        checkpoint = read_checkpoint(file)
+        scheme.load_state_dict(checkpoint["state_dict"])
+        scheme.on_load_checkpoint(checkpoint)  # the phase that predicts
     except Exception as error:  # foreign content can raise anything
         raise UserError(
             f"{file} is damaged, or not of the run that {NEEDED[0]} beside it describes. Train the run again."

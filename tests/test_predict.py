@@ -62,8 +62,17 @@ def test_label_sets_have_names_and_the_scores_of_the_record(scheme: tuple[str, .
     assert found == pytest.approx(scores(folder)["val/example_f1"], abs=1e-6)
 
 
-def test_tags_have_names_and_the_scores_of_the_record(run: Run, tmp_path: Path) -> None:
-    folder = run("data/ocr", "scheme/crf_joint", "objective/likelihood")
+@pytest.mark.parametrize("scheme", ["crf_joint", "crf_stage"])
+def test_tags_have_names_and_the_scores_of_the_record(scheme: str, run: Run, tmp_path: Path) -> None:
+    phases = {
+        "stop.patience": 1,
+        "stop.min_delta": 1.0,
+        "trainer.max_epochs": 6,
+        "trainer.limit_train_batches": 20,
+    }
+    folder = run(
+        "data/ocr", f"scheme/{scheme}", "objective/likelihood", **(phases if scheme == "crf_stage" else {})
+    )
     assert predict.main([str(folder)]) == 0
     pairs = [
         pair
