@@ -5,7 +5,7 @@
     python -m scripts.predict RUN --out mine.jsonl --data.test mine.arff     # a file that training never saw
 
 A .jsonl file has one example a line, in the order of the part: its `row`, from 0; `answer` and `truth`, the
-names of the labels or the tag of each position. A .npz file has arrays: `relaxed`, answers before they are cut;
+names of the labels or the tag of each position. A .npz file has arrays: `relaxed`, answers before the cut;
 `answer` and `truth`, of 0 and 1; and `mask`, the real positions, where answers have some. Label sets are cut
 at the threshold that validation chose. A row without a label is predicted too; its truth is empty.
 
