@@ -12,7 +12,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import SGD, Optimizer
 from torchmetrics import Metric
 
-from datamodules.base import DeviceData
 from datamodules.batches import Batch
 from energies.spaces import AnswerSpace
 from inference.teachers import Lesson, Teacher
@@ -178,8 +177,7 @@ class Scheme(Bookkeeping):
             part.rest = [] if part.gradient else [*learned.difference(part.learned)]
             moving = set() if part.gradient else {*part.learned}
             part.norms = [norm for norm in batch_norms(self) if moving.isdisjoint(norm.parameters())]
-        data = getattr(self.trainer, "datamodule", None)
-        if isinstance(data, DeviceData):
+        if data := getattr(self.trainer, "datamodule", None):
             check_energies(self, next(iter(data.train_dataloader())))
 
     def on_validation_start(self) -> None:

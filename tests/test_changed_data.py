@@ -65,3 +65,30 @@ def test_a_page_marks_what_read_another_version_of_a_file(world: World) -> None:
     reproduce.main(["toy", "--collect"])
     page = Path("results/toy.md").read_text()
     assert page.count("¶") == 2 and "another version of a file than most runs of its column" in page
+
+
+def test_a_dry_run_names_files_that_have_changed(
+    world: World, root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for path in ("data/arff", "data/kinds/label_sets", "scheme/cross_entropy"):
+        (world.folder / f"conf/{path}.yaml").parent.mkdir(exist_ok=True)
+        (world.folder / f"conf/{path}.yaml").write_text((root / f"conf/{path}.yaml").read_text())
+    written(Path("mine.arff"), 0)
+    (world.folder / "conf/tables/own.yaml").write_text(
+        "title: Own\nmetric: {name: test/example_f1, scale: 100, digits: 2, better: higher}\nseeds: [0]\n"
+        "columns: {mine: {config: conf/data/arff.yaml}}\nrows: {ce: {config: conf/scheme/cross_entropy.yaml, "
+        "set: {data.init_args.train: mine.arff, data.init_args.num_features: 3, "
+        "data.init_args.num_labels: 2, trainer.max_epochs: 1}}}\n"
+    )
+    assert reproduce.main(["own"]) == 0
+    capsys.readouterr()
+    assert reproduce.main(["own", "--dry-run"]) == 0
+    assert "has changed" not in capsys.readouterr().out
+    written(Path("mine.arff"), 1)
+    assert reproduce.main(["own", "--dry-run"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "mine.arff has changed since: FRESH=1 trains it anew" in said
+    assert reproduce.main(["own", "--fresh"]) == 0
+    capsys.readouterr()
+    assert reproduce.main(["own", "--dry-run"]) == 0
+    assert "has changed" not in capsys.readouterr().out

@@ -69,7 +69,7 @@ def layered(arguments: list[str], base: Path | None = BASE) -> Layered:
     found.options = [_with_parts(word, parts, found) for word in found.options]
     if "--help" in options:
         return found
-    unknown = {key for _, layers in read[len(below) :] for _, layer in layers for key in layer}
+    unknown = {key for _, layers in read[len(below) :] for key in layers[-1][1]}  # not of what it lies over
     unknown = unknown & parts.keys() - found.used
     if unknown:
         unknown -= {reference.partition(".")[0] for reference in _referred(found.files)}

@@ -1,8 +1,14 @@
 """A table from its file to its page: plan, run what is left, render."""
 
+import gzip
+import hashlib
 import json
+import lzma
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -134,7 +140,7 @@ def dry_run(selection: Selection, console: Console) -> int:
 
 def show_plan(plan: Plan, console: Console, *, fresh: bool) -> None:
     """A line for each run, and how many there are of each kind."""
-    beside = replaced(plan, fresh=fresh) | lacking(plan)
+    beside = replaced(plan, fresh=fresh) | lacking(plan) | changed(plan)
     counts: dict[str, int] = {}
     for run in plan.runs:
         state, detail = state_of(plan, run)
@@ -161,6 +167,27 @@ def lacking(plan: Plan) -> dict[str, str]:
             if lost := [name for name in names if number(record, name) is None]:
                 found[run.id] = f"its record lacks {', '.join(lost)}: FRESH=1 trains it anew"
     return found
+
+
+def changed(plan: Plan) -> dict[str, str]:
+    """A sentence for each finished run that read a file of the user's own which has changed since, by run."""
+    digest = cache(_digest)
+    done = {run.id for run in plan.runs if run.done}
+    records = [r for r in store.read_results(plan.table.name).records if r["id"] in done]
+    return {
+        record["id"]: f"{name} has changed since: FRESH=1 trains it anew"
+        for record in records
+        for name, old in (record.get("data") or {}).items()
+        if Path(name).is_file() and digest(Path(name)) != old
+    }
+
+
+def _digest(path: Path) -> str:
+    """The sha256 of a file's content, unpacked."""
+    openers: dict[str, Any] = {".gz": gzip.open, ".xz": lzma.open}
+    with suppress(OSError, EOFError, lzma.LZMAError), openers.get(path.suffix, open)(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+    return ""
 
 
 def state_of(plan: Plan, run: Run) -> tuple[str, str]:
