@@ -99,6 +99,7 @@ class Scheme(Bookkeeping):
         self.main_options: dict[str, Any] = {"clip_norm": clip_norm, "schedule": lr_schedule}
         self.part: dict[str, Part] = {}
         self.steps_are_plain = False
+        self.energies_are_tried = False
 
     @abstractmethod
     def parts(self) -> dict[str, Part]:
@@ -113,7 +114,14 @@ class Scheme(Bookkeeping):
         """Which parts move, in which order."""
 
     def move(self, name: str, batch: Batch) -> None:
-        """One optimizer step of a part; every other parameter stays as it is and receives no gradient."""
+        """One optimizer step of a part; every other parameter stays as it is and receives no gradient.
+
+        Raises:
+            ValueError: before the first step, if an energy does not give one number for each answer.
+        """
+        if not self.energies_are_tried:
+            check_energies(self, batch)
+            self.energies_are_tried = True
         part = self.part[name]
         for p in part.rest:
             p.requires_grad_(False)
@@ -155,10 +163,10 @@ class Scheme(Bookkeeping):
         return [part.optimizer for part in self.part.values()], schedules
 
     def on_fit_start(self) -> None:
-        """Find the parameters that each part moves, and those that are frozen meanwhile; try the energies.
+        """Find the parameters that each part moves, and those that are frozen meanwhile.
 
         Raises:
-            ValueError: a precision that scales losses; an energy that gives no number for each answer.
+            ValueError: a precision that scales losses.
         """
         super().on_fit_start()
         if getattr(self.trainer.precision_plugin, "scaler", None) is not None:
@@ -177,8 +185,6 @@ class Scheme(Bookkeeping):
             part.rest = [] if part.gradient else [*learned.difference(part.learned)]
             moving = set() if part.gradient else {*part.learned}
             part.norms = [norm for norm in batch_norms(self) if moving.isdisjoint(norm.parameters())]
-        if data := getattr(self.trainer, "datamodule", None):
-            check_energies(self, next(iter(data.train_dataloader())))
 
     def on_validation_start(self) -> None:
         """Make the statistics of batch norms those of all processes: each has seen other examples."""

@@ -18,18 +18,20 @@ def check_energies(scheme: nn.Module, batch: Batch) -> None:
         ValueError: an energy cannot be computed, or its shape is not that of the answers' leading dimensions.
     """
     for energy in reversed([module for module in scheme.modules() if isinstance(module, Energy)]):
-        for y in (batch.y, torch.stack([batch.y, batch.y])):
-            name, answers = type(energy).__name__, tuple(y.shape)
-            wanted = answers[: y.dim() - batch.y.dim() + 1]
-            try:
-                with at_rest(batch_norms(energy)):
-                    found = tuple(energy.over(batch.mask).given(batch.inputs)(y).shape)
-            except RuntimeError as error:
-                raise ValueError(
-                    f"the energy {name} cannot be computed for answers of shape {answers}: {error}"
-                ) from error
-            if found != wanted:
-                raise ValueError(
-                    f"the energy {name} has shape {found} for answers of shape {answers}: it has to be "
-                    f"{wanted}, a number for each answer. Sum over the last dimensions alone."
-                )
+        name = type(energy).__name__
+        with at_rest(batch_norms(energy)):
+            given = energy.over(batch.mask).given(batch.inputs)
+            for y in (batch.y, torch.stack([batch.y, batch.y])):
+                answers = tuple(y.shape)
+                wanted = answers[: y.dim() - batch.y.dim() + 1]
+                try:
+                    found = tuple(given(y).shape)
+                except RuntimeError as error:
+                    raise ValueError(
+                        f"the energy {name} cannot be computed for answers of shape {answers}: {error}"
+                    ) from error
+                if found != wanted:
+                    raise ValueError(
+                        f"the energy {name} has shape {found} for answers of shape {answers}: it has to be "
+                        f"{wanted}, a number for each answer. Sum over the last dimensions alone."
+                    )
