@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Bool
 from pytorch_lightning import LightningDataModule
@@ -89,6 +90,10 @@ class DeviceData(LightningDataModule):
         checksum = sha256(content).hexdigest()
         assert self.checksums.setdefault(name, checksum) == checksum, f"two files have the name {name}"
         return content
+
+    def kept(self, part: str, rows: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """Those of these rows of a part that have a label; with `every_row` all, but for training."""
+        return rows if self.every_row and part != "train" else rows[y[rows].any(1)]
 
     @abstractmethod
     def load(self) -> dict[str, Split]:

@@ -146,8 +146,8 @@ class MultiLabelData(DeviceData):
         }
 
     def _labelled(self, part: str, index: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """The rows of a part that are kept: those with a label, unless `every_row`."""
-        kept = index if self.every_row and part != "train" else index[y[index].any(1)]
+        """The rows of a part that are kept; a warning counts the others."""
+        kept = self.kept(part, index, y)
         if len(kept) < len(index):
             missing = len(index) - len(kept)
             rank_zero_warn(f"{missing:,} of {len(index):,} rows of {part} have no label and are left out.")

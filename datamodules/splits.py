@@ -45,7 +45,7 @@ def by_names(names: Sequence[str], listed: Mapping[str, Sequence[str]], *, share
     All others are for training, unless it has a list.
 
     Raises:
-        DataMismatch: a name is in two lists, a part gets no row, or a share is no share.
+        DataMismatch: a name is in two lists, a part gets no row, or a needed share is none of (0, 1/2).
     """
     place = {name: row for row, name in enumerate(names)}
     rows = {part: np.sort([place[name] for name in chosen]) for part, chosen in listed.items()}

@@ -15,7 +15,7 @@ from torch import Tensor
 from datamodules.base import DeviceData, Split
 from datamodules.errors import DataMismatch, DataNotFound, no_file
 from datamodules.readers.conll import Sentences, read_sentences
-from datamodules.sources.files import Sources, unpack
+from datamodules.sources.files import Sources, shown, unpack
 from datamodules.sources.needed import as_config, missing
 from datamodules.sources.registry import DataSet, data_set
 from datamodules.sources.stand_ins import gap_filled
@@ -166,9 +166,8 @@ class TaggedSentences(DeviceData):
     def own_vectors(self, wanted: Collection[str]) -> Vectors:
         """Vectors from the user's file (--data.vectors)."""
         path = self.own["vectors"]
-        return read_vectors(
-            self.record_checksum(path.name, unpack(path)), wanted, self.num_dims, where=path.name
-        )
+        content = self.record_checksum(shown(path), unpack(path))
+        return read_vectors(content, wanted, self.num_dims, where=shown(path))
 
     def published_vectors(
         self, name: str, wanted: Collection[str] | None, num_dims: int, *, part: str = "vectors"
@@ -195,8 +194,9 @@ class TaggedSentences(DeviceData):
         given = {option: getattr(self, option) for option in found} | dict(self.features)
         found |= dict(zip(self.features, of_features, strict=True))
         wrong = {option: size for option, size in found.items() if size != given[option]}
-        if wrong:
+        if wrong or self.wanted:
             apart = ", ".join(f"{name} is {size}, not {given[name]}" for name, size in wrong.items())
+            apart = apart or "the tags are not given"
             advice = self.wanted + " ".join(f"--data.{name} {size}" for name, size in wrong.items())
             raise DataMismatch(
                 f"{self.text.name} does not fit the configuration: {apart}. Sentences read: {read}. "

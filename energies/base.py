@@ -54,7 +54,7 @@ def linear(scores: Tensor, total: Callable[[Tensor, Tensor], Tensor]) -> Conditi
     fixed = scores.detach()
     return ConditionedEnergy(
         lambda y: -total(scores, y),
-        lambda y: (-total(fixed, y), -fixed.expand_as(y)),
+        lambda y: (-total(fixed, y), (-fixed).expand_as(y)),
         lambda y: -total(fixed, y),
     )
 

@@ -34,7 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
     console = Console(highlight=False, soft_wrap=True)
     for folder, record in zip(given.runs[1:], records[1:], strict=True):
         changes = differences(records[0], record)
-        console.print(Text(f"{given.runs[0]} -> {folder}:{'' if changes else ' the same settings and data'}"))
+        console.print(Text(f"{given.runs[0]} -> {folder}:{'' if changes else ' nothing differs'}"))
         for change in changes:
             console.print(Text(f"  {change}"))
     console.print(scores(given.runs, records))

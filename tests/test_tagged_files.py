@@ -89,6 +89,21 @@ def test_parts_without_a_file_are_shares_and_other_columns_are_not_read(tmp_path
     assert torch.equal(one, other)
 
 
+def test_tags_that_are_left_out_are_told_though_all_sizes_are_given(tmp_path: Path) -> None:
+    for place in ("a", "b"):
+        (tmp_path / place).mkdir()
+    sentences, words = tmp_path / "a" / "data.txt", tmp_path / "b" / "data.txt"  # of one name
+    sentences.write_text("".join(f"Ann N\nsees V\nw{i} N\n\n" for i in range(20)))
+    words.write_text("ann 1 0\nsees 0 1\n")
+    sizes = {"num_dims": 2, "num_tags": 2, "num_words": 24, "num_vectors": 24}
+    sizes |= {"num_characters": 17, "longest_word": 4}
+    with pytest.raises(DataMismatch, match=r"the tags are not given.* --data.tags '\[\"N\", \"V\"\]'"):
+        TaggedFiles(train=str(sentences), vectors=str(words), **sizes)  # type: ignore[arg-type]
+    data = TaggedFiles(train=str(sentences), vectors=str(words), tags=["N", "V"], **sizes)  # type: ignore[arg-type]
+    data.load()
+    assert len(data.checksums) == 2
+
+
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [

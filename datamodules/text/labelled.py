@@ -147,10 +147,7 @@ class MultiLabelTexts(DeviceData):
     def load(self) -> dict[str, Split]:
         """Read and split the texts, drop those without a label, and give them to the encoder's tokenizer."""
         texts, y, rows = self.read()
-        rows = {
-            part: index if self.every_row and part != "train" else index[y[index].any(1)]
-            for part, index in rows.items()
-        }
+        rows = {part: self.kept(part, index, y) for part, index in rows.items()}
         if empty := [part for part, index in rows.items() if not len(index)]:
             raise DataMismatch(f"No text with a label is left for {empty[0]}: give more, or another split.")
         pieces = pieces_of(texts, self.encoder, max_pieces=self.max_pieces)

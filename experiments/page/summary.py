@@ -99,8 +99,9 @@ def summarise(table: Table, state: Mapping[str, Any] | None = None) -> Summary:
 
 def view_of(table: Table, state: Mapping[str, Any], found: store.Records) -> Summary:
     """The cells of one metric, with verdicts that do not know of each other yet."""
+    usual = {c: usual_data(r for r in found.records if r["column"] == c) for c in table.columns}
     cells = {
-        (r, c): _cell(table, r, c, found.records, state.get("ids", {}))
+        (r, c): _cell(table, r, c, found.records, state.get("ids", {}), usual[c])
         for r in table.rows
         for c in table.columns
     }
@@ -141,7 +142,14 @@ def _over_floors(table: Table, cells: dict[tuple[str, str], Cell]) -> dict[tuple
     return {place: replace(cell, below=below(cell)) for place, cell in cells.items()}
 
 
-def _cell(table: Table, row: str, column: str, records: list[store.Record], ids: Mapping[str, str]) -> Cell:
+def _cell(
+    table: Table,
+    row: str,
+    column: str,
+    records: list[store.Record],
+    ids: Mapping[str, str],
+    usual: Mapping[str, str],
+) -> Cell:
     name, scale = table.metric_name(column), table.metric.scale
     finished = [r for r in records if (r["row"], r["column"]) == (row, column)]
     own, values = [], {}
@@ -156,8 +164,7 @@ def _cell(table: Table, row: str, column: str, records: list[store.Record], ids:
     printed = table.reported.get(row, {}).get(column)
     paper = Sample(printed[0], printed[1], table.reported_runs or 1) if printed else None
     ours = Sample.of(list(values.values())) if values else None
-    most = usual_data(r for r in records if r["column"] == column)
-    other = any(most[name] != checksum for r in own for name, checksum in (r.get("data") or {}).items())
+    other = any(usual[name] != checksum for r in own for name, checksum in (r.get("data") or {}).items())
     return Cell(row, column, ours, paper, planned, stale, mixed, other, values, finished=len(finished))
 
 

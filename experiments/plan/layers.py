@@ -209,7 +209,7 @@ def _read(name: str, inside: tuple[str, ...] = ()) -> Iterator[tuple[str, dict[s
         raise ConfigError(f"{file} holds settings by row. Write {file}:ROW. {suggest('', tree)}")
     if not isinstance(tree, dict) or not tree:
         raise ConfigError(f"No keys in {name}: write some, or leave it out.")
-    if dotted := next((key for key in tree if "." in str(key)), None):
+    if dotted := next((key for key in map(str, tree) if "." in key), None):
         first, _, rest = dotted.partition(".")
         raise ConfigError(f"{name}: a key of a file has no dots. Write {dotted} as  {first}: {{{rest}: ...}}")
     tree = dict(tree)
