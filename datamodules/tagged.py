@@ -57,7 +57,8 @@ class TaggedSentences(DeviceData):
         folder: where data is kept; left out, DATA_DIR or data/.
         mirror: a folder to read data from; left out, DATA_MIRROR or ../shared/data. Empty: none.
 
-    All counts of ids and rows, and the longest word, are checked against the data.
+    All counts of ids and rows, and the longest word, are checked against the data. With `every_row` there may
+    be more words, for networks that `renumber` theirs, and tokens without a tag, whose answers are 0.
     """
 
     wanted = ""  # options besides those of sizes that a user has to set
@@ -141,7 +142,7 @@ class TaggedSentences(DeviceData):
             raise DataNotFound(reason)
         parts = self.read()
         train = next(iter(parts.values()))
-        words = numbered(word for part in parts.values() for word in part.columns[0])
+        self.words = words = numbered(word for part in parts.values() for word in part.columns[0])
         features = self.number(train)
         characters = numbered("".join(set(train.columns[0])))
         self.tables = self.look_up(words, characters)
@@ -193,7 +194,10 @@ class TaggedSentences(DeviceData):
         }
         given = {option: getattr(self, option) for option in found} | dict(self.features)
         found |= dict(zip(self.features, of_features, strict=True))
-        wrong = {option: size for option, size in found.items() if size != given[option]}
+        free = {"num_words", "num_vectors", "longest_word"} if self.every_row else set()
+        wrong = {
+            option: size for option, size in found.items() if size != given[option] and option not in free
+        }
         if wrong or self.wanted:
             apart = ", ".join(f"{name} is {size}, not {given[name]}" for name, size in wrong.items())
             apart = apart or "the tags are not given"
@@ -217,11 +221,13 @@ def parted(parts: dict[str, Split], share: float, seed: int) -> dict[str, Split]
 
 def encode(part: Sentences, columns: Sequence[Ids], tags: Sequence[str], longest: int) -> Split:
     """Of columns of names and, last, tags: x (N, T, C) ids, y (N, T, S) bool, mask (N, T), with T given."""
-    number = {tag: index for index, tag in enumerate(tags)}
+    number = {"": len(tags)} | {tag: index for index, tag in enumerate(tags)}
     mask = torch.arange(longest) < torch.from_numpy(part.lengths).unsqueeze(1)
     x = torch.zeros(*mask.shape, len(columns), dtype=torch.long)
     for place, (ids, names) in enumerate(zip(columns, part.columns[:-1], strict=True)):
         x[..., place][mask] = torch.tensor([ids.get(name, UNKNOWN) for name in names], dtype=torch.long)
     y = torch.zeros(*mask.shape, len(tags), dtype=torch.bool)
-    y[mask] = torch.from_numpy(np.eye(len(tags), dtype=bool)[[number[tag] for tag in part.columns[-1]]])
+    y[mask] = torch.from_numpy(
+        np.eye(len(tags) + 1, len(tags), dtype=bool)[[number[tag] for tag in part.columns[-1]]]
+    )
     return Split(Sequences(x, mask), y)

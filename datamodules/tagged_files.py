@@ -101,7 +101,13 @@ class TaggedFiles(TaggedSentences):
     def _part(self, part: str) -> Sentences:
         path = self.own[part]
         content = self.record_checksum(shown(path), unpack(path))
-        read = read_sentences(content, where=shown(path), num_columns=self.num_columns, tags=self.names)
+        read = read_sentences(
+            content,
+            where=shown(path),
+            num_columns=self.num_columns,
+            tags=self.names,
+            untagged=self.every_row and part != "train",
+        )
         return Sentences((read.columns[0], read.columns[-1]), read.lengths)
 
     def look_up(self, words: Ids, characters: Ids) -> dict[str, Tensor]:

@@ -75,6 +75,10 @@ class FrequentTagOfWord(CountedAnswer):
         tags = _observed(train.y, train)[real].to(self.counts)
         self.counts = nn.Parameter(torch.zeros_like(self.counts).index_add(0, words, tags))
 
+    def renumber(self, tables: dict[str, Tensor], known: Tensor) -> None:
+        """See networks.words.WordFeatures.renumber."""
+        self.counts.data = self.counts.data[known]
+
     def forward(self, batch: Batch) -> Tensor:
         counts = self.counts[batch.inputs.values[..., 0]]
         return torch.where(counts.any(-1, keepdim=True), counts, self.counts.sum(0))

@@ -87,6 +87,21 @@ class WordFeatures(Features):
             own.copy_(tables[name])
         self.ready.fill_(True)
 
+    @torch.no_grad()
+    def renumber(self, tables: dict[str, Tensor], known: Tensor) -> None:
+        """Read another vocabulary; `known` (V,) are the old ids of its words, 0 of new words.
+
+        A word that both have keeps its vector; a new one has that of the tables.
+        """
+        vectors = tables["vectors"].clone()
+        shared = known > 0
+        vectors[tables["rows"][shared]] = self.vectors[self.rows[known[shared]]]
+        self.vectors.data = vectors
+        self.rows = tables["rows"]
+        if self.letters is not None:
+            missing = self.characters.shape[1] - tables["characters"].shape[1]
+            self.characters = F.pad(tables["characters"], (0, missing)).to(self.characters)
+
     def forward(self, x: Sequences) -> Float[Tensor, "*N D"]:
         ids = x.values.masked_fill(~x.mask.unsqueeze(-1), 0)  # id 0 has a zero vector
         words = ids[..., 0]

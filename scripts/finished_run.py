@@ -1,7 +1,8 @@
 """Load a finished run to analyse it."""
 
+import json
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -20,9 +21,24 @@ Term = TypeVar("Term", bound=nn.Module)
 def finished(folder: Path) -> tuple[Scheme, DeviceData]:
     """The scheme of a finished run with its best weights, and its data; see `built`."""
     scheme, data = built(folder)
+    read(data, folder)
+    return scheme, data
+
+
+def read(data: DeviceData, folder: Path, but: Collection[str] = ()) -> None:
+    """Read the data of a finished run.
+
+    Raises:
+        UserError: a file is another than the run read; files `but` may be.
+    """
     data.prepare_data()
     data.setup()
-    return scheme, data
+    trained = json.loads((folder / "record.json").read_text()).get("data") or {}
+    changed = [name for name, old in trained.items() if data.checksums.get(name, old) != old]
+    if others := [name for name in changed if name not in but]:
+        raise UserError(
+            f"{others[0]} has changed since this run was trained. Put the old file back, or train anew."
+        )
 
 
 def built(folder: Path, options: Sequence[str] = ()) -> tuple[Scheme, DeviceData]:

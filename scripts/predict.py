@@ -3,17 +3,20 @@
     python -m scripts.predict RUN                               # to the test part, in RUN/test.jsonl
     python -m scripts.predict RUN --out answers.npz --part validation
     python -m scripts.predict RUN --out mine.jsonl --data.test mine.arff     # a file that training never saw
+    python -m scripts.predict RUN --out mine.jsonl --data.test mine.tsv      # sentences, tagged or not
 
 A .jsonl file has one example a line, in the order of the part: its `row`, from 0; `answer` and `truth`, the
 names of the labels or the tag of each position. A .npz file has arrays: `relaxed`, answers before the cut;
 `answer` and `truth`, of 0 and 1; and `mask`, the real positions, where answers have some. Label sets are cut
-at the threshold that validation chose. A row without a label is predicted too; its truth is empty.
+at the threshold that validation chose. A row without a label, or a sentence without tags, is predicted too;
+its truth is empty.
 
 Options of the data, such as --data.test, are those of `python -m scripts.train`.
 """
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,14 +31,17 @@ from torch import Tensor
 
 from datamodules.base import DeviceData
 from datamodules.errors import DataError
+from datamodules.sources.files import shown
 from datamodules.tagged import TaggedSentences
+from datamodules.vocabulary import UNKNOWN
 from experiments import store
 from experiments.errors import UserError
 from lightning_modules.base import Scheme
-from scripts.finished_run import built
+from scripts.finished_run import built, finished, read
 
 PARTS = ("test", "validation")
 FORMATS = (".jsonl", ".npz")
+OF_DATA = re.compile(r"--data\.(?!train\b)")
 Arrays = dict[str, np.ndarray]
 
 
@@ -50,15 +56,21 @@ def main(arguments: list[str] | None = None) -> int:
     out = given.out or given.run / f"{given.part}.jsonl"
     errors = Console(stderr=True, highlight=False, soft_wrap=True)
     try:
-        if strange := [word for word in options if word.startswith("-") and not word.startswith("--data.")]:
-            raise UserError(f"{strange[0]} is no option here. There are --part, --out and those of the data.")
+        if strange := [word for word in options if word.startswith("-") and not OF_DATA.match(word)]:
+            raise UserError(
+                f"{strange[0]} is no option here. There are --part, --out and those of the data, but for "
+                "--data.train."
+            )
         if out.suffix not in FORMATS:
             raise UserError(f"{out} is neither .jsonl nor .npz. Correct --out.")
         scheme, data = built(given.run, options)
-        check(data, options)
+        files = files_of(options)
+        if files:
+            check(data)
         data.every_row = True
-        data.prepare_data()
-        data.setup()
+        read(data, given.run, files)
+        if files and isinstance(data, TaggedSentences):
+            renumber(scheme, data, given.run)
         arrays = predict(scheme, data, given.part, errors, named=out.suffix == ".jsonl")
         write(out, arrays, data.names)
     except (UserError, DataError) as error:
@@ -69,24 +81,41 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def check(data: DeviceData, options: list[str]) -> None:
-    """Refuse files that the run cannot read as it was trained to.
+def files_of(options: Sequence[str]) -> list[str]:
+    """The files that options give in place of parts of the data."""
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    for part in PARTS:
+        parser.add_argument(f"--data.{part}", dest=part)
+    return [shown(Path(file)) for file in vars(parser.parse_known_args(options)[0]).values() if file]
+
+
+def check(data: DeviceData) -> None:
+    """Refuse other files where the run cannot read them as it was trained to.
 
     Raises:
-        UserError: it numbers words with its data, or scales features by those of all parts.
+        UserError: it scales features by those of all parts.
     """
-    if not any(word.startswith(tuple(f"--data.{part}" for part in ("train", *PARTS))) for word in options):
-        return
-    if isinstance(data, TaggedSentences):
-        raise UserError(
-            "The words of a tagger are numbered with its data, so this run reads no other sentences. Train "
-            "with --data.test FILE; scores of the test choose nothing."
-        )
     if str(getattr(data, "scale", "")).endswith("all"):
         raise UserError(
             "The features of this run were scaled by those of all parts, so other rows change what it reads. "
             "Train with --data.scale train or --data.scale standard_train."
         )
+
+
+def renumber(scheme: Scheme, data: TaggedSentences, run: Path) -> None:
+    """Have a tagger read sentences it was not trained with: words are numbered with the data.
+
+    A word that the run knows keeps its vector, which training may have changed.
+    """
+    _, trained = finished(run)
+    assert isinstance(trained, TaggedSentences)
+    known = torch.zeros(len(data.tables["rows"]), dtype=torch.long)
+    known[UNKNOWN] = UNKNOWN
+    for word, number in data.words.items():
+        known[number] = trained.words.get(word, 0)
+    for module in scheme.modules():
+        if callable(of_module := getattr(module, "renumber", None)):
+            of_module(data.tables, known)
 
 
 def predict(scheme: Scheme, data: DeviceData, part: str, console: Console, *, named: bool) -> Arrays:
@@ -142,8 +171,9 @@ def _labels(arrays: Arrays, name: str, row: int, names: np.ndarray) -> list[str]
     return [*names[arrays[name][row] > 0]]
 
 
-def _tags(arrays: Arrays, name: str, row: int, names: np.ndarray) -> list[str]:
-    return [*names[arrays[name][row][arrays["mask"][row] > 0].argmax(-1)]]
+def _tags(arrays: Arrays, name: str, row: int, names: np.ndarray) -> list[str | None]:
+    real = arrays[name][row][arrays["mask"][row] > 0]
+    return [names[tag.argmax()] if tag.any() else None for tag in real] if real.any() else []
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 """Answers of finished runs in a file: they have the scores of the record, names, and rows of unseen files."""
 
 import json
+import re
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,17 @@ from scripts import predict, train
 
 ROOT = Path(__file__).resolve().parent.parent
 Run = Callable[..., Path]
+LETTERS = """
+features:
+  init_args:
+    features:
+      init_args:
+        tuned: true
+        letters:
+          class_path: networks.char_cnn.CharCNN
+          init_args: {num_characters: "${data.init_args.num_characters}"}
+        longest_word: ${data.init_args.longest_word}
+"""
 
 
 @pytest.fixture
@@ -155,14 +168,87 @@ def test_a_wrong_option_is_refused(
     assert not (folder / "test.jsonl").exists()
 
 
-def test_a_tagger_reads_no_other_sentences(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_tagger_has_the_scores_of_the_record(run: Run) -> None:
     folder = run("data/cora_citations_5", "scheme/cross_entropy", **{"data.vectors": vectors()})
-    assert predict.main([str(folder), "--data.test=mine.tsv"]) == 2
-    assert "this run reads no other sentences" in " ".join(capsys.readouterr().err.split())
     assert predict.main([str(folder)]) == 0
     lines = lines_of(folder / "test.jsonl")
     right = [np.mean([a == b for a, b in zip(line["answer"], line["truth"], strict=True)]) for line in lines]
     assert np.mean(right) == pytest.approx(scores(folder)["test/word_accuracy"], abs=1e-6)
+
+
+TAGS = "NV"
+
+
+@pytest.fixture
+def words(tmp_path: Path) -> dict[str, Path]:
+    """Files of sentences whose tags are the sign of a word's vector, and the vectors, of more words."""
+    draw = np.random.default_rng(0)
+    table = draw.normal(scale=0.3, size=(90, 4))
+    table[:, 0] += draw.choice([-1, 1], 90)
+    names = [f"w{chr(97 + i // 9)}{chr(97 + i % 9)}" for i in range(len(table))]
+    tag = {name: TAGS[int(row[0] > 0)] for name, row in zip(names, table, strict=True)}
+    files = {name: tmp_path / f"{name}.tsv" for name in ("train", "test", "new", "bare", "vectors")}
+    vector_lines = [" ".join([n, *map(str, row.round(4))]) for n, row in zip(names, table, strict=True)]
+    files["vectors"].write_text("\n".join(vector_lines))
+    for part, of, count in (("train", names[:60], 300), ("test", names[5:65], 10), ("new", names[50:], 10)):
+        sentences = [draw.choice(of, draw.integers(2, 7)) for _ in range(count)]
+        told = ["".join(f"{word} {tag[word]}\n" for word in sentence) for sentence in sentences]
+        files[part].write_text("\n".join(told))
+    files["bare"].write_text(files["new"].read_text().replace(" N", "").replace(" V", ""))
+    return files
+
+
+@pytest.fixture
+def tagger(run: Run, words: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    """A tagger of these sentences that reads letters and tunes its vectors."""
+    layer = tmp_path / "letters.yaml"
+    layer.write_text(LETTERS)
+    given = [f"--data.{part}={words[part]}" for part in ("train", "test", "vectors")]
+    configs = [
+        f"--config={c}" for c in ("conf/data/own_tagged.yaml", layer, "conf/scheme/cross_entropy.yaml")
+    ]
+    options = [
+        *configs,
+        *given,
+        "--data.num_dims=4",
+        "--trainer.max_epochs=8",
+        f"--run_dir={tmp_path}/tagger",
+    ]
+    assert train.main(options) == 2
+    advice = re.findall(r"--data\.(?:tags '.*?'|num_\w+ \d+|longest_word \d+)", capsys.readouterr().err)
+    assert train.main([*options, *shlex.split(" ".join(advice))]) == 0
+    return tmp_path / "tagger"
+
+
+def test_a_tagger_reads_sentences_that_training_never_saw(
+    tagger: Path, words: dict[str, Path], tmp_path: Path
+) -> None:
+    def predicted(file: Path) -> list[dict[str, Any]]:
+        out = tmp_path / "out.jsonl"
+        assert predict.main([str(tagger), f"--data.test={file}", f"--out={out}"]) == 0
+        return lines_of(out)
+
+    def right(line: dict[str, Any]) -> float:
+        return float(np.mean([a == b for a, b in zip(line["answer"], line["truth"], strict=True)]))
+
+    assert predict.main([str(tagger)]) == 0
+    own, new = lines_of(tagger / "test.jsonl"), predicted(words["new"])
+    assert scores(tagger)["test/accuracy"] > 0.9
+    assert np.mean([*map(right, new)]) > 0.8
+    assert [line | {"truth": []} for line in new] == predicted(words["bare"])
+    both = tmp_path / "both.tsv"
+    both.write_text(words["new"].read_text() + "\n" + words["test"].read_text())
+    assert [line["answer"] for line in predicted(both)] == [line["answer"] for line in new + own]
+
+
+def test_a_tagger_whose_sentences_have_changed_predicts_nothing(
+    tagger: Path, words: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    words["train"].write_text(words["train"].read_text() + "\nwab N\n")
+    assert predict.main([str(tagger), f"--data.test={words['new']}"]) == 2
+    assert "train.tsv has changed since this run was trained." in capsys.readouterr().err
+    assert predict.main([str(tagger), f"--data.train={words['new']}"]) == 2
+    assert "but for --data.train" in " ".join(capsys.readouterr().err.split())
 
 
 def test_the_answer_of_roles_is_the_decoders() -> None:

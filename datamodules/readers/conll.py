@@ -34,7 +34,7 @@ class Sentences:
 
 
 def read_sentences(
-    content: bytes, *, where: str, num_columns: int = 3, tags: Collection[str] = ()
+    content: bytes, *, where: str, num_columns: int = 3, tags: Collection[str] = (), untagged: bool = False
 ) -> Sentences:
     """Read a file; Windows line ends are accepted, and several empty lines count as one.
 
@@ -43,12 +43,15 @@ def read_sentences(
         where: the file's name, for the errors.
         num_columns: how many columns each token has.
         tags: what the last column may hold; left out, anything.
+        untagged: whether a token may lack its last column; its tag is then empty.
 
     Raises:
         FormatError: with the line: a column too few or too many, a tag that is none of `tags`, no text.
     """
     rows = [line.split() for line in content.removeprefix(b"\xef\xbb\xbf").split(b"\n")]
     for number, row in enumerate(rows, 1):
+        if untagged and len(row) == num_columns - 1:
+            row.append(b"")
         if row and len(row) != num_columns:
             raise _bad(
                 where, number, f"{len(row)} columns, a token has {num_columns}: {quoted(b' '.join(row))}"
@@ -60,10 +63,10 @@ def read_sentences(
         columns = tuple(tuple(map(bytes.decode, column)) for column in zip(*tokens, strict=True))
     except UnicodeDecodeError:
         raise _bad(where, _first_undecodable(rows), "this is not UTF-8") from None
-    if tags and not set(columns[-1]) <= set(tags):
-        known = {tag.encode() for tag in tags}
-        number, row = next((n, row) for n, row in enumerate(rows, 1) if row and row[-1] not in known)
-        raise _bad(where, number, f"the tag {quoted(row[-1])} is none of the {len(known)}: {_listed(tags)}")
+    known = {tag.encode() for tag in tags} | ({b""} if untagged else set())
+    if tags and (strange := [n for n, row in enumerate(rows, 1) if row and row[-1] not in known]):
+        tag = quoted(rows[strange[0] - 1][-1])
+        raise _bad(where, strange[0], f"the tag {tag} is none of the {len(tags)}: {_listed(tags)}")
     empty = np.flatnonzero([not row for row in [*rows, []]])
     lengths = np.diff(empty, prepend=-1) - 1
     return Sentences(columns, lengths[lengths > 0])

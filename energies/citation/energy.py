@@ -57,6 +57,10 @@ class CitationRules(MaskedEnergy):
             )
         self.cues.copy_(tables["cues"])
 
+    def renumber(self, tables: dict[str, Tensor], known: Tensor) -> None:
+        """See networks.words.WordFeatures.renumber."""
+        self.cues = tables["cues"]
+
     def check_answers(self, y: Tensor) -> None:
         """Raise ValueError if the data have another number of tags."""
         match_answers(y, num_tags=len(self.number))
