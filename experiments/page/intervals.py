@@ -32,17 +32,12 @@ class Sample:
 
 @dataclass(frozen=True)
 class Estimate:
-    """An estimated difference, and what its t-interval needs; `error` is None where one seed has no spread.
-
-    `noise`: the standard deviation of one run, pooled over the rows; or that of a pair's difference, if it is
-    less, as where each seed has data of its own.
-    """
+    """An estimated difference, and what its t-interval needs; `error` is None where one seed has no spread."""
 
     mean: float
     error: float | None
     freedom: float
     count: int  # pairs; without pairs, the runs of the row with the fewest
-    noise: float = 0.0
     paired: bool = True
 
     def half(self, alpha: float = ALPHA, count: int | None = None) -> float:
@@ -82,8 +77,7 @@ def paired_estimate(
     """Of a sum of rows, seed by seed: runs with one seed share split, fold and order of examples."""
     gaps = [constant + sum(factor * values[seed] for factor, values in terms) for seed in sorted(seeds)]
     found = Sample.of(gaps)
-    noise = min(_noise(terms), found.std or 0.0)
-    return Estimate(found.mean, found.error, len(gaps) - 1, len(gaps), noise)
+    return Estimate(found.mean, found.error, len(gaps) - 1, len(gaps))
 
 
 def welch_estimate(terms: Sequence[tuple[float, Sample]], constant: float) -> Estimate:
@@ -99,16 +93,7 @@ def welch_estimate(terms: Sequence[tuple[float, Sample]], constant: float) -> Es
     fourth = sum(part**2 / (n - 1) for part, n in spread)
     freedom = total**2 / fourth if fourth else float(count - 1)
     error = math.sqrt(total) if spread else None
-    deviations = [sample.std for _, sample in terms if sample.std is not None]
-    return Estimate(mean, error, freedom, count, _pooled(deviations), paired=False)
-
-
-def _noise(terms: Sequence[tuple[float, Mapping[int, float]]]) -> float:
-    return _pooled([statistics.stdev(values.values()) for _, values in terms if len(values) > 1])
-
-
-def _pooled(deviations: Sequence[float]) -> float:
-    return math.sqrt(statistics.fmean(d * d for d in deviations)) if deviations else 0.0
+    return Estimate(mean, error, freedom, count, paired=False)
 
 
 def two_sided(mean: float, error: float, freedom: float) -> float:

@@ -18,7 +18,7 @@ from experiments.plan.claims import Claim, Difference, Tree, differences, holds
 from experiments.plan.table import Metric
 
 HOLDS, LEVEL, FAILS, UNDECIDED, NOT_YET = STATES = ("holds", "level", "fails", "undecided", "not yet")
-ROOM = 0.2  # points within which a difference is level, or the noise of a seed if that is more
+ROOM = 0.2  # points within which a difference is level; the spread of runs must not widen it
 ENOUGH = 3  # runs before a difference from the paper is tested
 
 
@@ -72,7 +72,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Part:
-    """One difference of a claim: its estimate, what it is found to be, and within what it would be level."""
+    """One difference of a claim: its estimate, what it is found to be, and within what it is level."""
 
     difference: Difference
     estimate: Estimate
@@ -157,7 +157,7 @@ def _part(
     found = _estimate(terms, difference.constant) or Estimate(
         difference.constant + sum(f * numbers[row] for row, f in difference.rows), None, 0, 1
     )
-    room = max(ROOM * metric.in_points, found.noise)
+    room = ROOM if metric.scale == 100 else 0.0
     if found.error is None:
         return Part(difference, found, UNDECIDED, room)
     low, high = found.mean - found.half(), found.mean + found.half()

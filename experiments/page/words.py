@@ -81,11 +81,11 @@ def rule(summary: Summary) -> str:
     tests = sum(v.p is not None for v in found)
     if not found:
         return ""
+    level = f"Level: it is within {ROOM} points of it. " if summary.table.metric.scale == 100 else ""
     said = [
         f"A verdict goes by the {100 - 100 * ALPHA:g} % t-interval of a difference: paired where two or more "
         "seeds (or folds) pair, by Welch otherwise. Holds: the interval is above what the claim asks. Fails: "
-        f"it is below. Level: it is within {_room(summary.table)} of it. Otherwise, and always with one "
-        "seed, undecided."
+        f"it is below. {level}Otherwise, and always with one seed, undecided."
     ]
     if tests:
         said.append(
@@ -98,11 +98,6 @@ def rule(summary: Summary) -> str:
             "After a verdict: what it is by the other scores of this page, each with a rate of its own."
         )
     return " ".join(said)
-
-
-def _room(table: Table) -> str:
-    noise = "the standard deviation of one run and of a pair's difference"
-    return f"{ROOM} points, or {noise} if both are more," if table.metric.in_points else noise
 
 
 def verdicts(summary: Summary, claim: Claim) -> list[tuple[str, str]]:
