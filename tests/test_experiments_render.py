@@ -296,6 +296,16 @@ def test_committed_figures_are_of_the_runs_as_recorded() -> None:
 
 
 @pytest.mark.usefixtures("clone")
+def test_a_run_has_the_same_scores_in_every_table() -> None:
+    scores: dict[str, list[dict[str, float]]] = {}
+    for table in store.tables():
+        for record in store.read_results(table).records:
+            of_answers = {k: v for k, v in record["metrics"].items() if not k.endswith("per_second")}
+            scores.setdefault(record["id"], []).append(of_answers)
+    assert not [run for run, found in scores.items() if any(other != found[0] for other in found)]
+
+
+@pytest.mark.usefixtures("clone")
 def test_committed_pages_are_what_the_committed_records_draw() -> None:
     sweeps = store.RESULTS.glob("*.trials.json")
     swept = [store.RESULTS / f"{path.name.partition('.')[0]}.md" for path in sweeps]

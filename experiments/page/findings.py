@@ -72,11 +72,20 @@ def _line(page: Summary, view: Summary, verdict: Verdict, control: Verdict | Non
     place = plain(table.columns[column].label if column else "mean over columns")
     measure = "" if view is page else f": {plain(table.title.partition(' (')[0])}"
     cells = f"[{place}](../results/{table.name}.md){measure}"
-    low = [row for row in verdict.claim.rows if column and view.cells[row, column].below]
-    floors = f"; below the floor: {', '.join(map(code, low))}" if low else ""
-    beside = f"{control.state}: {_difference(table, control)}" if control else ""
-    difference = _difference(table, verdict) + floors
+    beside = f"{control.state}: {_difference(table, control)}{_marks(view, control)}" if control else ""
+    difference = _difference(table, verdict) + _marks(view, verdict)
     return f"| {' | '.join([FOUND[verdict.state], code(verdict.claim.holds), cells, difference, beside])} |"
+
+
+def _marks(view: Summary, verdict: Verdict) -> str:
+    """What the marks in its cells say of a claim's rows."""
+    cells = {row: view.cells[row, verdict.column] for row in verdict.claim.rows if verdict.column}
+    marked = {
+        "below the floor": [row for row, cell in cells.items() if cell.below],
+        "of an earlier config": [row for row, cell in cells.items() if cell.stale],
+        "of several processors, or of code that changed": [row for row, cell in cells.items() if cell.mixed],
+    }
+    return "".join(f"; {what}: {', '.join(map(code, rows))}" for what, rows in marked.items() if rows)
 
 
 def _difference(table: Table, verdict: Verdict) -> str:

@@ -35,8 +35,8 @@ page, on the paper's claims and on our own, one for each claim and column. `make
 what is missing.
 
 A verdict goes by the 95 % interval of a difference over seeds. *Holds*: it is above what the claim
-asks. *Fails*: it is below. *Level*: it is within 0.2 points. *Undecided*: it is none of these, or there is one
-seed. *Not yet*: a run is missing. On each page the false-discovery rate is kept at 5 %.
+asks. *Fails*: it is below. *Level*: it is within 0.2 points. *Undecided*: it is none of these, or there
+is one seed. *Not yet*: a run is missing. On each page the false-discovery rate is kept at 5 %.
 
 Each finished run is one line of JSON in `<name>.jsonl`: its numbers, config, data, versions, commits and
 processor. Since 23 November 2026 a record lists each start of its run. Older records name the last start.

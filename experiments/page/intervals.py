@@ -32,7 +32,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Estimate:
-    """An estimated difference, and what its t-interval needs; `error` is None where one seed has no spread."""
+    """An estimated difference, and what its t-interval needs; `error` is None if one seed has no spread."""
 
     mean: float
     error: float | None
