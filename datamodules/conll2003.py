@@ -16,7 +16,7 @@ from datamodules.readers.span_tags import bio_from_iob1, bioes_from_bio, kinds_o
 from datamodules.sources.registry import DataSet, data_set
 from datamodules.splits import PARTS
 from datamodules.tagged import GLOVE, TaggedSentences
-from datamodules.vocabulary import Ids, Vectors, numbered, word_tables
+from datamodules.vocabulary import Ids, numbered
 
 ARTICLE = "-DOCSTART-"
 CASES = {"capital": 2, "other": 3}
@@ -63,11 +63,7 @@ class CoNLL2003(TaggedSentences):
         self.kinds = kinds_of(self.names)
         if set(self.names) != {"O"} | {f"{mark}-{kind}" for mark in "BIES" for kind in self.kinds}:
             raise DataMismatch("The tags are not O and B-, I-, E- and S- of each kind. Correct --data.tags.")
-        if not vectors and num_dims not in (50, 100):
-            raise DataMismatch(
-                f"GloVe 6B is known here with 50 or 100 dimensions, not {num_dims}. Set --data.num_dims, or "
-                "give a file of your own:  --data.vectors FILE"
-            )
+        self.check_glove(50, 100)
 
     def registered(self) -> list[DataSet]:
         """See TaggedSentences.registered."""
@@ -95,15 +91,7 @@ class CoNLL2003(TaggedSentences):
 
     def look_up(self, words: Ids, characters: Ids) -> dict[str, Tensor]:
         """See TaggedSentences.look_up."""
-        vectors = self._vectors({word.lower() for word in words})
-        return word_tables(
-            words, characters, vectors, self.num_dims, form=str.lower, longest=self.longest_word
-        )
-
-    def _vectors(self, wanted: set[str]) -> Vectors:
-        if self.own:
-            return self.own_vectors(wanted)
-        return self.glove_100d() if self.num_dims == 100 else self.published_vectors(GLOVE, wanted, 50)
+        return self.lower_case_tables(words, characters)
 
 
 def adapted(file: Sentences) -> Sentences:

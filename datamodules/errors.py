@@ -1,5 +1,8 @@
 """Errors about data; each message says what is wrong, where, and what to do next."""
 
+from collections.abc import Collection
+from itertools import islice
+
 LONGEST = 40  # characters of a file's text in a message
 
 
@@ -34,6 +37,16 @@ class DiskFull(DataError):
 def no_file(path: object, option: str) -> str:
     """What to do about a file of the user that is not there."""
     return f"There is no file {path} (--data.{option}). Put it there, or correct the path."
+
+
+def bad_line(where: str, number: int, reason: str) -> FormatError:
+    """A line of a file of the user that breaks its format."""
+    return FormatError(f"{where}, line {number}: {reason}. Correct this line.")
+
+
+def listed(names: Collection[str]) -> str:
+    """The first names."""
+    return ", ".join(islice(names, 5)) + (", ..." if len(names) > 5 else "")
 
 
 def short(text: str) -> str:

@@ -20,7 +20,7 @@ from datamodules.sources.needed import as_config, missing
 from datamodules.sources.registry import DataSet, data_set
 from datamodules.sources.stand_ins import gap_filled
 from datamodules.splits import by_files
-from datamodules.vocabulary import UNKNOWN, Ids, Vectors, numbered, read_vectors
+from datamodules.vocabulary import UNKNOWN, Ids, Vectors, numbered, read_vectors, word_tables
 from networks.inputs import Sequences
 
 GLOVE = "glove_6b"
@@ -178,6 +178,26 @@ class TaggedSentences(DeviceData):
         file = data.files[part]
         content = self.record_checksum(file.name, self.sources.read(data, file))
         return read_vectors(content, wanted, num_dims, where=file.name)
+
+    def check_glove(self, *sizes: int) -> None:
+        """Raise DataMismatch if vectors are those of GloVe 6B, and not of one of these sizes."""
+        if "vectors" not in self.own and self.num_dims not in sizes:
+            known, only = " or ".join(map(str, sizes)), f" {sizes[0]}" if len(sizes) == 1 else ""
+            raise DataMismatch(
+                f"GloVe 6B is known here with {known} dimensions, not {self.num_dims}. Set "
+                f"--data.num_dims{only}, or give a file of your own:  --data.vectors FILE"
+            )
+
+    def lower_case_tables(self, words: Ids, characters: Ids) -> dict[str, Tensor]:
+        """The tables of words looked up in lower case, in the user's vectors or GloVe 6B."""
+        wanted = {word.lower() for word in words}
+        if "vectors" in self.own:
+            vectors = self.own_vectors(wanted)
+        else:
+            vectors = self.glove_100d() if self.num_dims == 100 else self.published_vectors(GLOVE, wanted, 50)
+        return word_tables(
+            words, characters, vectors, self.num_dims, form=str.lower, longest=self.longest_word
+        )
 
     def glove_100d(self) -> Vectors:
         """100-d GloVe 6B; words that the file lacks get a linear map of their 50-d vector."""

@@ -12,7 +12,7 @@ from datamodules.sources.files import shown, unpack
 from datamodules.sources.registry import DataSet, data_set
 from datamodules.splits import PARTS
 from datamodules.tagged import GLOVE, TaggedSentences, parted
-from datamodules.vocabulary import Ids, word_tables
+from datamodules.vocabulary import Ids
 
 
 class TaggedFiles(TaggedSentences):
@@ -70,11 +70,7 @@ class TaggedFiles(TaggedSentences):
         )
         if num_columns < 2:
             raise DataMismatch(f"num_columns is {num_columns}: a token has 2 or more, its word and its tag.")
-        if not vectors and num_dims != 100:
-            raise DataMismatch(
-                f"GloVe 6B is known here with 100 dimensions, not {num_dims}. Set --data.num_dims 100, or "
-                "give a file of your own:  --data.vectors FILE"
-            )
+        self.check_glove(100)
         self.num_columns, self.share, self.split_seed = num_columns, share, split_seed
         if not tags or min(num_tags, num_words, num_vectors, num_characters) < 1:
             self.load()  # raises an error that names all
@@ -112,11 +108,7 @@ class TaggedFiles(TaggedSentences):
 
     def look_up(self, words: Ids, characters: Ids) -> dict[str, Tensor]:
         """See TaggedSentences.look_up: words are looked up in lower case."""
-        wanted = {word.lower() for word in words}
-        vectors = self.own_vectors(wanted) if "vectors" in self.own else self.glove_100d()
-        return word_tables(
-            words, characters, vectors, self.num_dims, form=str.lower, longest=self.longest_word
-        )
+        return self.lower_case_tables(words, characters)
 
     def arrange(self, parts: dict[str, Split]) -> dict[str, Split]:
         """Part the training sentences where a file is left out."""

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from energies.base import ConditionedEnergy, StructuredEnergy
 from energies.potentials import Factor
+from losses.amounts import above_zero
 from networks.inputs import Inputs
 
 PAIRS = 2048  # of positions, from which a mean over more pairs is estimated   [Scaling §5.3]
@@ -59,8 +60,7 @@ class RaiseRidge(Definite):
     margin: float = 0.1
 
     def __post_init__(self) -> None:
-        if not 0 < self.margin < math.inf:
-            raise ValueError(f"margin is {self.margin}: take a number above 0.")
+        above_zero(margin=self.margin)
 
     def __call__(self, p: "GaussianPotentials") -> "GaussianPotentials":
         """See Definite."""

@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from energies.potentials import Potentials
+from losses.amounts import above_zero, not_negative
 from networks.sizes import at_least
 
 EPSILON = 1e-8
@@ -46,12 +47,21 @@ class Scaling(nn.Module):
         raise NotImplementedError(f"{type(self).__name__} has no alpha to choose.")
 
 
-class FixedAlpha(Scaling):
-    """alpha U, W.   [Scaling §2, Fig. 1]"""
+class GivenAlpha(Scaling):
+    """A scaling by an alpha that stays.
+
+    Raises:
+        ValueError: alpha is not above 0, or not finite.
+    """
 
     def __init__(self, alpha: float) -> None:
         super().__init__()
+        above_zero(alpha=alpha)
         self.alpha = alpha
+
+
+class FixedAlpha(GivenAlpha):
+    """alpha U, W.   [Scaling §2, Fig. 1]"""
 
     def forward(self, p: Potentials) -> Potentials:
         return p.times(self.alpha)
@@ -98,12 +108,8 @@ class Online(Scaling):
         self.alpha.copy_(self.grid[away.masked_fill(losses > losses.min(), torch.inf).argmin()])
 
 
-class Offline(Scaling):
+class Offline(GivenAlpha):
     """alpha U / norm(U), W / norm(W).   [Scaling eq. 20]"""
-
-    def __init__(self, alpha: float) -> None:
-        super().__init__()
-        self.alpha = alpha
 
     def forward(self, p: Potentials) -> Potentials:
         return p.times(self.alpha / _unary_norm(p), 1 / _pairwise_norm(p))
@@ -114,6 +120,8 @@ class Regularised(Scaling):
 
     def __init__(self, alpha: float, weight: float) -> None:
         super().__init__()
+        above_zero(alpha=alpha)
+        not_negative(weight=weight)
         self.alpha, self.weight = alpha, weight
 
     def forward(self, p: Potentials) -> Potentials:
@@ -124,23 +132,15 @@ class Regularised(Scaling):
         return self.weight * (ratio - self.alpha).square()
 
 
-class Temperature(Scaling):
+class Temperature(GivenAlpha):
     """alpha U, alpha W: a control that does not change their ratio.   [Scaling A.2]"""
-
-    def __init__(self, alpha: float) -> None:
-        super().__init__()
-        self.alpha = alpha
 
     def forward(self, p: Potentials) -> Potentials:
         return p.times(self.alpha, self.alpha)
 
 
-class HardTemperature(Scaling):
+class HardTemperature(GivenAlpha):
     """alpha U / norm(U), alpha W / norm(W): the control with both norms fixed.   [Scaling A.2]"""
-
-    def __init__(self, alpha: float) -> None:
-        super().__init__()
-        self.alpha = alpha
 
     def forward(self, p: Potentials) -> Potentials:
         return p.times(self.alpha / _unary_norm(p), self.alpha / _pairwise_norm(p))

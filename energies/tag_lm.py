@@ -6,7 +6,6 @@ inside `torch.backends.cudnn.flags(enabled=False)`.
 Shapes: B sentences, T positions, S tags, D features of a word; "..." stands for leading sample dimensions.
 """
 
-import math
 from functools import partial
 from typing import Any
 
@@ -16,6 +15,7 @@ from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 
 from energies.base import ConditionedEnergy, MaskedEnergy
+from losses.amounts import below_one, not_negative
 from networks.features import Features
 from networks.inputs import Inputs
 from networks.sizes import at_least, match_answers
@@ -107,11 +107,8 @@ class TagLMEnergy(MaskedEnergy):
         dropout: float | None = None,
     ) -> None:
         super().__init__()
-        if not 0 <= (dropout or 0.0) < 1:
-            raise ValueError(f"dropout is {dropout}: take a number from 0 up to, not including, 1.")
-        for name, value in (("weight", weight), ("words_weight", words_weight)):
-            if not 0 <= value < math.inf:
-                raise ValueError(f"{name} is {value}: take a finite number, 0 or more.")
+        below_one(dropout=dropout or 0.0)
+        not_negative(weight=weight, words_weight=words_weight)
         at_least(1, num_tags=num_tags, width=width)
         self.num_tags = num_tags
         ways = 2 if backward else 1

@@ -15,6 +15,7 @@ from torch import Tensor
 from energies.base import ValueAndGradient
 from energies.spaces import AnswerSpace
 from inference.base import Inference, Prediction, Status
+from losses.amounts import above_zero, below_one, not_negative
 from losses.observed import over_entries
 from networks.sizes import at_least
 
@@ -99,6 +100,7 @@ class GradientInference(Inference):
 
     def __post_init__(self) -> None:
         at_least(1, steps=self.steps)
+        above_zero(step_size=self.step_size)
 
     @torch.no_grad()
     def __call__(
@@ -145,6 +147,9 @@ class LogitInference(Inference):
 
     def __post_init__(self) -> None:
         at_least(1, steps=self.steps, num_starts=self.num_starts)
+        above_zero(step_size=self.step_size)
+        below_one(momentum=self.momentum)
+        not_negative(spread=self.spread)
 
     @torch.no_grad()
     def __call__(

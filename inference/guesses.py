@@ -17,6 +17,7 @@ from torch import Tensor
 from energies.base import BatchEnergy, Energy
 from energies.spaces import AnswerSpace
 from inference.gradient import Search, composed
+from losses.amounts import above_zero, not_negative
 from losses.objectives import Guesses, Objective, ValueAndGradient
 from losses.observed import over_entries
 from networks.inputs import Inputs
@@ -92,6 +93,10 @@ class Perturbed(Several):
 
     std: float = 1.0
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        not_negative(std=self.std)
+
     def __call__(self, context: GuessContext) -> Guesses:
         logits = context.required_logits()
         noise = torch.randn(self.num_samples - 1, *logits.shape, dtype=logits.dtype, device=logits.device)
@@ -129,6 +134,10 @@ class Concrete(Several):
     """
 
     temperature: float = 0.5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        above_zero(temperature=self.temperature)
 
     def __call__(self, context: GuessContext) -> Guesses:
         logits = context.required_logits()

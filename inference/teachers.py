@@ -106,8 +106,7 @@ class BestByRules(Teacher):
     def __init__(self, rules: Energy, *, num_samples: int = 10, changes: int = 0) -> None:
         super().__init__()
         at_least(1, num_samples=num_samples)
-        if changes < 0:
-            raise ValueError(f"changes is {changes}: take 0 or more.")
+        at_least(0, changes=changes)
         self.rules, self.num_samples, self.changes = rules, num_samples, changes
 
     def answer(

@@ -10,6 +10,7 @@ from energies.base import StructuredEnergy
 from energies.potentials import Potentials
 from inference.base import Criterion
 from lightning_modules.base import Scheme
+from losses.observed import mean
 
 POINTS = 8  # of the curve per epoch
 
@@ -30,6 +31,12 @@ class CRFScheme(Scheme):
 
     def predict(self, batch: Batch) -> Tensor:
         return self.criterion.predict(self.energy.potentials(batch.inputs, batch.mask))
+
+    def crf_loss(self, batch: Batch) -> Tensor:
+        """Mean over the batch of the criterion's L(y, U, W).   [Scaling eqs. 4-8]"""
+        p = self.energy.potentials(batch.inputs, batch.mask)
+        self.watch_balance(p)
+        return mean(self.criterion.loss(p, batch.y), batch.observed)
 
     @torch.no_grad()
     def watch_balance(self, p: Potentials) -> None:

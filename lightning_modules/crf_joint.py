@@ -4,14 +4,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from pytorch_lightning.cli import OptimizerCallable
-from torch import Tensor
 
 from datamodules.batches import Batch
 from energies.base import StructuredEnergy
 from inference.base import Criterion
 from lightning_modules.base import Part, check_settings
 from lightning_modules.crf import CRFScheme
-from losses.observed import mean
 
 
 class CRFJoint(CRFScheme):
@@ -40,17 +38,11 @@ class CRFJoint(CRFScheme):
     def training_step(self, batch: Batch, index: int) -> None:
         self.move("energy", batch)
 
-    def energy_loss(self, batch: Batch) -> Tensor:
-        """Mean over the batch of the criterion's L(y, U, W).   [Scaling eqs. 4-8]"""
-        p = self.energy.potentials(batch.inputs, batch.mask)
-        self.watch_balance(p)
-        return mean(self.criterion.loss(p, batch.y), batch.observed)
-
     def parts(self) -> dict[str, Part]:
         groups: Iterable[Any] = self.energy.parameters()
         if self.pairwise_settings is not None:
             pairwise = {"params": [*self.energy.pairwise_parameters()], **self.pairwise_settings}
             groups = [{"params": [*self.energy.unary_parameters()]}, pairwise]
-        energy = Part(groups, self.energy_optimizer, self.energy_loss, **self.main_options)
+        energy = Part(groups, self.energy_optimizer, self.crf_loss, **self.main_options)
         check_settings("pairwise_settings", self.pairwise_settings, energy.optimizer)
         return {"energy": energy}

@@ -60,12 +60,6 @@ class CRFStage(Phased, CRFScheme):
         self.watch_balance(p)
         return mean(self.space.over(batch.mask).supervise(p.logits(), batch.y), batch.observed)
 
-    def crf_loss(self, batch: Batch) -> Tensor:
-        """Mean over the batch of the criterion's L(y, U, W).   [Scaling eqs. 4-8]"""
-        p = self.energy.potentials(batch.inputs, batch.mask)
-        self.watch_balance(p)
-        return mean(self.criterion.loss(p, batch.y), batch.observed)
-
     def parts(self) -> dict[str, Part]:
         unary, pairwise = self.energy.unary_parameters(), self.energy.pairwise_parameters()
         everything = [*self.energy.parameters()]

@@ -1,6 +1,5 @@
 """Bilevel training: the energy minimises an outer loss at the minimum of the task-net's.   [Implicit]"""
 
-import math
 from functools import cache, partial
 from typing import Any
 
@@ -17,6 +16,7 @@ from inference.teachers import Lesson, Teacher
 from lightning_modules.base import Part, TaskNetScheme, check_clip_norm
 from lightning_modules.engine.gradients import set_gradients
 from lightning_modules.engine.processes import mean_over_processes, over_processes, world_size
+from losses.amounts import not_negative
 from losses.objectives import EnergyFn, Objective
 from losses.observed import over_observed
 from networks.batch_norm import at_rest
@@ -72,10 +72,8 @@ class Implicit(TaskNetScheme):
     ) -> None:
         super().__init__(**scheme)
         at_least(1, inner_steps=inner_steps, refresh=refresh)
-        amounts = {"energy_weight": energy_weight, "damping": damping, "warm_up": warm_up}
-        for name, weight in (amounts | {"inner_tolerance": inner_tolerance or 0.0}).items():
-            if not 0 <= weight < math.inf:
-                raise ValueError(f"{name} is {weight}: take a finite number, 0 or more.")
+        not_negative(energy_weight=energy_weight, damping=damping, warm_up=warm_up)
+        not_negative(inner_tolerance=inner_tolerance or 0.0)
         check_clip_norm("energy_clip_norm", energy_clip_norm)
         largest = self.main_options["clip_norm"]
         if inner_tolerance is not None and largest is not None and inner_tolerance >= largest:

@@ -1,6 +1,5 @@
 """Inference networks and an energy that learn jointly, in turns, batch by batch.   [InfNet+ §3]"""
 
-import math
 from collections.abc import Callable, Collection
 from functools import cache
 from typing import Any, Literal
@@ -18,6 +17,7 @@ from lightning_modules.bookkeeping import EVALUATION, judge, scores_of
 from lightning_modules.engine.processes import mean_over_processes
 from lightning_modules.metrics.changes import TagChanges
 from lightning_modules.phases import Phased
+from losses.amounts import not_negative
 from losses.joint import ROLES, JointObjective, Perceptron, Role, RoleEnergies
 from losses.observed import mean
 from networks.batch_norm import at_rest, batch_norms
@@ -76,8 +76,7 @@ class InfNet(Phased):
         super().__init__(phases=phases, **scheme)
         self.save_hyperparameters()
         at_least(1, guess_steps=guess_steps)
-        if not 0 <= supervision_weight < math.inf:
-            raise ValueError(f"supervision_weight is {supervision_weight}: take a finite number, 0 or more.")
+        not_negative(supervision_weight=supervision_weight)
         self.networks, self.energy, self.objective = networks, energy, objective
         self.energy_optimizer, self.inference_optimizer = energy_optimizer, inference_optimizer
         self.guess_steps, self.supervision_weight = guess_steps, supervision_weight

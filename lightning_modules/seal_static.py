@@ -18,8 +18,7 @@ class SealStatic(TaskNetScheme):
 
     [SEAL §3.1, eq. 1]
 
-    `energy` is frozen. `objective` is the one it was trained with; its `reading` of the energy enters the
-    loss.
+    `energy` is frozen. `objective` is the one it was trained with; its `inference_energy` enters the loss.
     """
 
     def __init__(
@@ -56,5 +55,5 @@ class SealStatic(TaskNetScheme):
         )
 
     def parts(self) -> dict[str, Part]:
-        learned = self.task_net.parameters()
-        return {"task": Part(learned, self.task_optimizer, self.task_loss, **self.main_options)}
+        of_task = [*self.task_net.parameters(), *self.task_terms.parameters()]
+        return {"task": Part(of_task, self.task_optimizer, self.task_loss, **self.main_options)}

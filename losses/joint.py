@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from losses.amounts import not_negative
 from losses.observed import mean
 
 Role = Literal["augmented", "test"]
@@ -122,8 +123,7 @@ class Compound(JointObjective):
     perceptron_weight: float = 1.0  # lambda
 
     def __post_init__(self) -> None:
-        if not self.perceptron_weight >= 0:
-            raise ValueError(f"perceptron_weight is {self.perceptron_weight}: take 0 or more.")
+        not_negative(perceptron_weight=self.perceptron_weight)
 
     @property
     def weights(self) -> dict[Role, float]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from losses.amounts import not_negative
 from losses.objectives import Answers, EnergyFn, Guesses, Inputs, Objective
 from losses.observed import over_observed
 from losses.task import TaskLoss
@@ -18,6 +19,9 @@ class ReleasedMargin(Objective):
     """
 
     perceptron_weight: float  # w
+
+    def __post_init__(self) -> None:
+        not_negative(perceptron_weight=self.perceptron_weight)
 
     def rows(self, energy: EnergyFn, space: Answers, x: Inputs, y: Tensor, guesses: Guesses) -> Tensor:
         true_energy, guess_energy = energy(x, y), energy(x, guesses.y)
@@ -41,6 +45,7 @@ class CostAugmentedTask(nn.Module, TaskLoss):
 
     def __init__(self, head: nn.Module, *, energy_weight: float, supervision_weight: float = 1.0) -> None:
         super().__init__()
+        not_negative(energy_weight=energy_weight, supervision_weight=supervision_weight)
         self.head, self.energy_weight, self.supervision_weight = head, energy_weight, supervision_weight
 
     def forward(

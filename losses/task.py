@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
+from losses.amounts import not_negative
 from losses.objectives import Answers, EnergyFn, Inputs
 from losses.observed import over_observed
 
@@ -40,6 +41,9 @@ class EnergyAndSupervision(TaskLoss):
     energy_weight: float  # lambda_1
     supervision_weight: float = 1.0  # lambda_2
 
+    def __post_init__(self) -> None:
+        not_negative(energy_weight=self.energy_weight, supervision_weight=self.supervision_weight)
+
     def __call__(
         self,
         energy: EnergyFn,
@@ -67,6 +71,10 @@ class FreeEnergyAndSupervision(EnergyAndSupervision):
     """
 
     temperature: float = 1.0  # tau
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        not_negative(temperature=self.temperature)
 
     def energy_term(self, energy: EnergyFn, space: Answers, x: Inputs, logits: Tensor) -> Tensor:
         """log_prob is linear in the answer and takes its logits as constants: -H(q), its gradient too."""

@@ -11,6 +11,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
+from networks.sizes import at_least
+
 OFFSETS = (0, 2, 3, 4, 6, 8)  # [SEAL code]
 
 
@@ -36,6 +38,7 @@ class FCN(nn.Module):
 
     def __init__(self, channels: int = 3, width: int = 64) -> None:
         super().__init__()
+        at_least(1, channels=channels, width=width)
         self.down = nn.ModuleList(
             [
                 nn.Conv2d(channels, width, 5, padding=2),
@@ -69,6 +72,7 @@ class Windows:
     """
 
     def __init__(self, size: int = 24, offsets: Sequence[int] = OFFSETS) -> None:
+        at_least(1, size=size)
         self.size, self.offsets = size, tuple(offsets)
 
     def whole(self, x: Tensor) -> bool:
@@ -102,7 +106,7 @@ class Windows:
         steps = sorted(self.offsets)
         gaps = any(b - a > self.size for a, b in pairwise(steps))
         for side in x.shape[-2:]:
-            if steps[0] != 0 or gaps or steps[-1] + self.size != side:
+            if steps[:1] != [0] or gaps or steps[-1] + self.size != side:
                 raise ValueError(
                     f"windows of {self.size} pixels at {list(self.offsets)} do not cover a side of {side} "
                     "pixels exactly: choose other offsets."

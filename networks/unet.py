@@ -12,6 +12,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from networks.fcn import pixels
+from networks.sizes import at_least
 
 
 class UNet(nn.Module):
@@ -33,6 +34,8 @@ class UNet(nn.Module):
         self, num_outputs: int | None = 2, channels: int = 3, widths: Sequence[int] = (16, 32, 64, 128)
     ) -> None:
         super().__init__()
+        at_least(1, channels=channels, num_outputs=1 if num_outputs is None else num_outputs)
+        at_least(1, widths=len(widths), **{f"widths.{place}": width for place, width in enumerate(widths)})
         self.down = nn.ModuleList(
             [block(before, after) for before, after in zip((channels, *widths), widths, strict=False)]
         )

@@ -16,6 +16,7 @@ from rich.text import Text
 from experiments import store
 from experiments.errors import UserError
 from experiments.plan.identity import difference
+from scripts.options import refused
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -29,8 +30,7 @@ def main(arguments: list[str] | None = None) -> int:
             raise UserError("Give the folders of two runs or more.")
         records = [read(folder) for folder in given.runs]
     except UserError as error:
-        Console(stderr=True, highlight=False, soft_wrap=True).print(Text(str(error), style="red"))
-        return 2
+        return refused(error)
     console = Console(highlight=False, soft_wrap=True)
     for folder, record in zip(given.runs[1:], records[1:], strict=True):
         changes = differences(records[0], record)

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import torch
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 from torch import Tensor
 
@@ -25,6 +24,7 @@ from inference.exact import lowest
 from lightning_modules.base import Scheme
 from lightning_modules.bookkeeping import judge, scores_of
 from scripts.finished_run import finished, of
+from scripts.options import refused
 
 Row = dict[str, float]  # the energy, then scores
 ANSWERS = ("the truth", "the run's", "the lowest")
@@ -40,8 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
         scheme, data = finished(given.run)
         rows, below = compare(scheme, data)
     except (UserError, DataError) as error:
-        Console(stderr=True, highlight=False, soft_wrap=True).print(f"[red]{escape(str(error))}[/red]")
-        return 2
+        return refused(error)
     scores = list(rows["the run's"])
     table = Table("answers", *scores, title=f"{of(scheme, data)}, validation")
     for name, row in rows.items():

@@ -6,6 +6,9 @@ import sys
 from collections.abc import Callable
 from typing import NoReturn
 
+from rich.console import Console
+from rich.text import Text
+
 from experiments.errors import UserError
 
 CHOICE = re.compile(r"argument (\S+): invalid choice: '?(.*?)'? \(choose from (.*)\)", re.DOTALL)
@@ -26,6 +29,12 @@ def count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text}: take 1 or more")
     return int(text)
+
+
+def refused(error: Exception) -> int:
+    """Print a mistake of the user; the exit code."""
+    Console(stderr=True, highlight=False, soft_wrap=True).print(Text(str(error), style="red"))
+    return 2
 
 
 class Options(argparse.ArgumentParser):

@@ -38,6 +38,7 @@ from experiments import store
 from experiments.errors import UserError
 from lightning_modules.base import Scheme
 from scripts.finished_run import built, finished, read
+from scripts.options import refused
 
 PARTS = ("test", "validation")
 FORMATS = (".jsonl", ".npz")
@@ -74,8 +75,7 @@ def main(arguments: list[str] | None = None) -> int:
         arrays = predict(scheme, data, given.part, errors, named=out.suffix == ".jsonl")
         write(out, arrays, data.names)
     except (UserError, DataError) as error:
-        errors.print(f"[red]{escape(str(error))}[/red]")
-        return 2
+        return refused(error)
     console = Console(highlight=False, soft_wrap=True)
     console.print(f"{len(arrays['answer']):,} answers to the {given.part} part: {escape(str(out))}")
     return 0

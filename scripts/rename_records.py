@@ -26,6 +26,7 @@ from experiments import store
 from experiments.errors import UserError
 from experiments.plan.compose import fill
 from experiments.plan.identity import Tree, difference, identity, run_id, without_empty
+from scripts.options import refused
 
 ID = re.compile(r"(?<![0-9a-f])[0-9a-f]{16}(?![0-9a-f])")
 CHECKPOINT = re.compile(r"(?:.*/)?([0-9a-f]{16})/checkpoints/best\.ckpt")
@@ -273,8 +274,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         rename(given.results, given.runs, Console())
     except UserError as error:
-        Console(stderr=True).print(str(error), style="red", highlight=False, markup=False, soft_wrap=True)
-        return 2
+        return refused(error)
     return 0
 
 

@@ -17,7 +17,7 @@ from rich.console import Console
 
 import toy_world
 from experiments.plan.spec import read_table
-from experiments.run.board import board
+from experiments.run.board import board, clock
 from toy_world import World, until
 
 world = toy_world.world  # the fixture
@@ -374,3 +374,17 @@ def test_code_that_git_does_not_know_yet_makes_a_record_dirty(world: World) -> N
     assert record.source()["dirty"] is False
     Path("mine.py").write_text("answer = 42\n")
     assert record.source()["dirty"] is True
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (59.0, "59.0 s"),
+        (61.9, "01:01"),
+        (3_600.0, "01:00:00"),
+        (90_000.0, "25:00:00"),
+        (400_000.0, "111:06:40"),
+    ],
+)
+def test_a_duration_of_more_than_a_day_counts_its_hours(seconds: float, said: str) -> None:
+    assert clock(seconds) == said

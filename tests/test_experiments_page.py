@@ -14,6 +14,7 @@ import toy_world
 from experiments import store
 from experiments.errors import StoreError
 from experiments.page import page
+from experiments.page.state import read_state, state_file
 from experiments.plan.spec import read_table
 from toy_world import World
 
@@ -58,7 +59,7 @@ def test_no_text_of_a_table_or_a_record_makes_a_link_of_its_own(world: World, at
     run = {"id": "a", "row": "plain", "column": "easy", "seed": 0, "metrics": {"test/example_f1": 0.5}}
     store.keep("toy", [run | {"device": "cpu", "cpu": attack, "curves": {"val/m": [1.0, 2.0]}}])
     store.write_json(store.run_dir("w0") / "progress.json", {"state": "failed", "reason": attack})
-    store.write_json(page.state_file("toy"), {"ids": {"wild/easy/0": "w0"}})
+    store.write_json(state_file("toy"), {"ids": {"wild/easy/0": "w0"}})
     page.render(read_table("toy"), Console(file=io.StringIO(), width=200))
     text = page.page_file("toy").read_text()
     ours = {"search.md", "https://example.org/a", "toy_f.png"}
@@ -92,11 +93,11 @@ def test_no_text_makes_a_link_but_to_a_plain_address(text: str) -> None:
     ],
 )
 def test_a_damaged_state_file_is_refused_by_its_name_and_key(world: World, content: bytes, says: str) -> None:
-    path = page.state_file("toy")
+    path = state_file("toy")
     path.parent.mkdir()
     path.write_bytes(content)
     with pytest.raises(StoreError, match=rf"^results/toy\.cells\.json: .*{says}.*delete it") as error:
-        page.read_state("toy")
+        read_state("toy")
     assert len(str(error.value)) < 1000
     code, said = world.reproduce("--collect")
     assert code == 2 and "results/toy.cells.json" in said

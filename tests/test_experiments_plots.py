@@ -70,6 +70,21 @@ def test_a_sweep_draws_means_over_the_seeds_that_all_its_rows_have(
     assert drawn["x"] == (0.5, 2) and drawn["y"] == pytest.approx((55.0, 70.0))
 
 
+@pytest.mark.parametrize(("better", "best"), [("higher", 2.0), ("lower", 0.5)])
+def test_a_sweep_marks_the_best_value_as_its_metric_has_it(
+    world: World, monkeypatch: pytest.MonkeyPatch, better: str, best: float
+) -> None:
+    world.change("tables/toy.yaml", lambda t: t.update(figures=[SWEEP]) or t["metric"].update(better=better))
+    record("plain", 0, 0.5)
+    record("taught", 0, 0.7)
+    from matplotlib.axes import Axes
+
+    marked: list[float] = []
+    monkeypatch.setattr(Axes, "axvline", lambda self, x, **kw: marked.append(x))
+    draw()
+    assert marked == [1, best]
+
+
 def test_rows_are_drawn_over_columns_at_their_numbers(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     columns = [*read_table("toy").columns]
     figure = {"name": "c", "title": "N", "kind": "columns", "rows": ["plain", "taught"]}

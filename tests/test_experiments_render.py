@@ -17,6 +17,7 @@ from experiments import store
 from experiments.errors import TableError, UserError
 from experiments.page import index, page
 from experiments.page.intervals import Sample
+from experiments.page.state import state_file
 from experiments.page.summary import Summary, number, summarise
 from experiments.plan.claims import ClaimError, holds, read_claim
 from experiments.plan.spec import read_table
@@ -256,7 +257,7 @@ def test_runs_that_another_table_made_since_are_drawn_too(world: World) -> None:
     theirs = {"id": "abc", "table": "other", "row": "its", "column": "own", "seed": 1}
     facts = {"metrics": {"test/example_f1": 0.5}, "seconds": 1, "device": "cpu", "cpu": "a core"}
     store.keep("other", [theirs | facts])
-    store.write(page.state_file("toy"), json.dumps({"ids": {"plain/easy/1": "abc", "plain/easy/0": "def"}}))
+    store.write(state_file("toy"), json.dumps({"ids": {"plain/easy/1": "abc", "plain/easy/0": "def"}}))
     page.collect("toy", Console(file=io.StringIO()))
     (found,) = store.read_results("toy").records
     place = {"table": "toy", "row": "plain", "column": "easy", "seed": 1}
@@ -312,8 +313,8 @@ def test_committed_pages_are_what_the_committed_records_draw() -> None:
     pages = sorted(path for path in store.RESULTS.glob("*.md") if path not in (index.path(), *swept))
     known, lines = store.finished().keys(), {}
     for name in (path.stem for path in pages):
-        table, state = read_table(name), store.read_json(page.state_file(name))
-        assert state, f"{page.state_file(name)} is not committed"
+        table, state = read_table(name), store.read_json(state_file(name))
+        assert state, f"{state_file(name)} is not committed"
         own = {f"{r['row']}/{r['column']}/{r['seed']}": r["id"] for r in store.read_results(name).records}
         shared = {
             place for place, run_id in state["ids"].items() if run_id in known and own.get(place) != run_id

@@ -53,5 +53,5 @@ def test_a_margin_that_is_met_moves_the_network_only_without_truncation() -> Non
 
 
 def test_a_negative_weight_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"perceptron_weight is -3\.0: take 0 or more"):
+    with pytest.raises(ValueError, match=r"perceptron_weight is -3\.0: take a finite number"):
         Compound(-3.0)

@@ -3,6 +3,7 @@
 import io
 import zipfile
 from base64 import b64decode
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,7 @@ from energies.spaces import PixelMasks
 from experiments.errors import UserError
 from inference.gaussian.criteria import CrossEntropy
 from lightning_modules.metrics.masks import MaskScores
-from networks.fcn import FCN, AveragedCrops, pixels
+from networks.fcn import FCN, AveragedCrops, Windows, pixels
 from networks.unet import UNet
 from scripts.figures import masks as figure_of_masks
 
@@ -208,6 +209,22 @@ def test_schemes_train_on_horses(
     few = ["--data.eval_batch_size", "2", "--run_dir", str(tmp_path / "run")]
     assert scripts.train.main([*configs, *short, *quick, *few]) == 0
     assert (tmp_path / "run" / "record.json").exists()
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: FCN(width=0),
+        lambda: Windows(size=0),
+        lambda: UNet(0),
+        lambda: UNet(channels=0),
+        lambda: UNet(widths=()),
+        lambda: UNet(widths=(16, 0)),
+    ],
+)
+def test_a_network_of_no_size_is_refused(build: Callable[[], object]) -> None:
+    with pytest.raises(ValueError, match=r"^[\w.]+ is 0: take 1 or more\.$"):
+        build()
 
 
 def test_the_unet_scores_or_embeds_pixels_at_every_scale() -> None:

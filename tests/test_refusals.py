@@ -1,9 +1,11 @@
 """A value that makes no sense is refused in a sentence: which option it is, what it has, what to take."""
 
+import math
 import subprocess
 import sys
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,13 +14,19 @@ from torch import nn
 
 from energies.base import Energy
 from energies.chain import ChainEnergy
+from energies.gaussian import RaiseRidge
 from energies.mlc import LabelMixEnergy
+from energies.scaling import FixedAlpha, HardTemperature, Offline, Regularised, Temperature
 from energies.spaces import AnswerSpace, LabelSets, TagSequences
 from energies.tag_lm import TagLMEnergy
 from inference.gradient import GradientInference, LogitInference, Uniform
+from inference.guesses import Concrete, Perturbed
 from lightning_modules.metrics.changes import TagChanges
 from lightning_modules.metrics.multilabel import MultiLabelScores
 from lightning_modules.metrics.spans import SpanScores
+from losses.joint import Compound
+from losses.released import ReleasedMargin
+from losses.task import EnergyAndSupervision, FreeEnergyAndSupervision
 from make_mlc import dense_arff
 from scripts.train import main
 
@@ -184,3 +192,43 @@ def test_what_takes_answers_refuses_those_of_another_size(
 def test_a_search_or_an_energy_of_no_size_is_refused(build: Callable[[], object]) -> None:
     with pytest.raises(ValueError, match=r"^\w+ is 0: take 1 or more\.$"):
         build()
+
+
+@pytest.mark.parametrize("value", [-1.0, math.nan, math.inf])
+@pytest.mark.parametrize(
+    ("build", "name"),
+    [
+        (EnergyAndSupervision, "energy_weight"),
+        (partial(EnergyAndSupervision, energy_weight=1.0), "supervision_weight"),
+        (partial(FreeEnergyAndSupervision, energy_weight=1.0), "temperature"),
+        (ReleasedMargin, "perceptron_weight"),
+        (Compound, "perceptron_weight"),
+        (Perturbed, "std"),
+        (Concrete, "temperature"),
+        (partial(GradientInference, Uniform()), "step_size"),
+        (LogitInference, "step_size"),
+        (LogitInference, "momentum"),
+        (LogitInference, "spread"),
+        (FixedAlpha, "alpha"),
+        (Offline, "alpha"),
+        (Temperature, "alpha"),
+        (HardTemperature, "alpha"),
+        (partial(Regularised, weight=1.0), "alpha"),
+        (partial(Regularised, 1.0), "weight"),
+        (partial(TagLMEnergy, 3), "weight"),
+        (RaiseRidge, "margin"),
+    ],
+)
+def test_a_weight_a_rate_or_a_temperature_that_is_none_is_refused(
+    build: Callable[..., object], name: str, value: float
+) -> None:
+    with pytest.raises(ValueError, match=f"^{name} is {value}: take a "):
+        build(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("build", "name"), [(Concrete, "temperature"), (LogitInference, "step_size"), (Offline, "alpha")]
+)
+def test_0_is_refused_where_it_divides_or_moves_nothing(build: Callable[..., object], name: str) -> None:
+    with pytest.raises(ValueError, match=rf"^{name} is 0\.0: take a finite number above 0"):
+        build(**{name: 0.0})

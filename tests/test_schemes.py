@@ -24,7 +24,9 @@ from lightning_modules.energy_net import EnergyNet
 from lightning_modules.seal_dynamic import SealDynamic
 from lightning_modules.seal_static import SealStatic
 from losses.objectives import Margin, NCERanking, Ranking, Regression
+from losses.released import CostAugmentedTask
 from losses.task import EnergyAndSupervision
+from networks.mlp import CostAugmentedHead
 
 N, D = 8, 6
 adam = partial(torch.optim.Adam, lr=0.02)
@@ -277,6 +279,16 @@ def test_what_was_frozen_stays_frozen(tmp_path: Path) -> None:
     moved = {key for key, value in weights(module).items() if not torch.equal(value, before[key])}
     assert not any(key.startswith("energy.local") for key in moved)
     assert any(key.startswith("energy.patterns") for key in moved)
+
+
+@pytest.mark.parametrize("name", ["static", "dynamic_margin"])
+def test_what_a_task_loss_learns_moves_with_the_task_net(name: str, tmp_path: Path) -> None:
+    module = scheme(name, "sets")
+    module.task_terms = CostAugmentedTask(CostAugmentedHead(5), energy_weight=0.1)
+    before = weights(module)
+    fit(module, Data("sets"), 1, tmp_path)
+    moved = {key for key, value in weights(module).items() if not torch.equal(value, before[key])}
+    assert {"task_terms.head.inner.weight", "task_net.layers.0.weight"} <= moved
 
 
 def test_a_schedule_by_epochs_moves_the_rate_of_the_main_part(tmp_path: Path) -> None:

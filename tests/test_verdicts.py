@@ -120,6 +120,13 @@ def test_within_bounds_is_two_differences() -> None:
     assert verdict("b - 0.3 <= a <= b + 0.3", a=[1.0, 1.1, 1.05], b=[1.0, 1.0, 1.0]).state == "holds"
 
 
+@pytest.mark.parametrize("holds", ["-a < -b", "-(b - a) > 0", "-max(b, 1) > -a"])
+def test_a_negated_row_is_a_multiple_of_it(holds: str) -> None:
+    found = differences(read_claim({"holds": holds}, "ab", ["c"]))
+    first = found.of[0] if isinstance(found, Parts) else found
+    assert isinstance(first, Difference) and dict(first.rows) == {"a": 1.0, "b": -1.0}
+
+
 def test_a_claim_multiplies_by_numbers_alone() -> None:
     (above,) = differences(read_claim({"holds": "min(a, 2) * -2 < 3"}, "a", ["c"])).of[:1]  # type: ignore[union-attr]
     assert above == Difference((("a", 2.0),), 3.0)

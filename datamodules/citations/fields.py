@@ -3,7 +3,6 @@
 Shapes: N citations, T tokens of the longest, S tags.
 """
 
-from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from datamodules.sources.files import shown, unpack
 from datamodules.sources.registry import DataSet, data_set
 from datamodules.splits import PARTS
 from datamodules.tagged import GLOVE, TaggedSentences
-from datamodules.vocabulary import Ids, Vectors, word_tables
+from datamodules.vocabulary import Ids
 from energies.citation.cues import cue_table
 from networks.inputs import Sequences
 
@@ -70,11 +69,7 @@ class Citations(TaggedSentences):
             num_train=None,
             **sentences,
         )
-        if not vectors and num_dims != 100:
-            raise DataMismatch(
-                f"GloVe 6B is known here with 100 dimensions, not {num_dims}. Set --data.num_dims 100, or "
-                "give a file of your own:  --data.vectors FILE"
-            )
+        self.check_glove(100)
         for name, count, least in (("num_unlabelled", num_unlabelled, 0), ("repeats", repeats, 1)):
             if count < least:
                 raise DataMismatch(f"{name} is {count}: take {least} or more.")
@@ -107,11 +102,7 @@ class Citations(TaggedSentences):
 
     def look_up(self, words: Ids, characters: Ids) -> dict[str, Tensor]:
         """See TaggedSentences.look_up: words are looked up in lower case. With the cues of each word."""
-        vectors = self._vectors({word.lower() for word in words})
-        tables = word_tables(
-            words, characters, vectors, self.num_dims, form=str.lower, longest=self.longest_word
-        )
-        return tables | {"cues": cue_table(words)}
+        return self.lower_case_tables(words, characters) | {"cues": cue_table(words)}
 
     def arrange(self, parts: dict[str, Split]) -> dict[str, Split]:
         """Draw the labelled and the unlabelled citations."""
@@ -133,9 +124,6 @@ class Citations(TaggedSentences):
         if not least <= count <= most:
             raise DataMismatch(f"{name} is {count}: take {least} to {most:,}, the citations there are.")
         return torch.randperm(most, generator=torch.Generator().manual_seed(self.seed))[:count]
-
-    def _vectors(self, wanted: Collection[str]) -> Vectors:
-        return self.own_vectors(wanted) if "vectors" in self.own else self.glove_100d()
 
     def _name(self, part: str) -> str:
         return shown(self.own[part]) if part in self.own else self.text.files[part].name

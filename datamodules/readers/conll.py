@@ -10,7 +10,7 @@ from itertools import chain, compress
 
 import numpy as np
 
-from datamodules.errors import FormatError, quoted
+from datamodules.errors import FormatError, bad_line, listed, quoted
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def read_sentences(
         if untagged and len(row) == num_columns - 1:
             row.append(b"")
         if row and len(row) != num_columns:
-            raise _bad(
+            raise bad_line(
                 where, number, f"{len(row)} columns, a token has {num_columns}: {quoted(b' '.join(row))}"
             )
     tokens = [row for row in rows if row]
@@ -62,11 +62,11 @@ def read_sentences(
     try:
         columns = tuple(tuple(map(bytes.decode, column)) for column in zip(*tokens, strict=True))
     except UnicodeDecodeError:
-        raise _bad(where, _first_undecodable(rows), "this is not UTF-8") from None
+        raise bad_line(where, _first_undecodable(rows), "this is not UTF-8") from None
     known = {tag.encode() for tag in tags} | ({b""} if untagged else set())
     if tags and (strange := [n for n, row in enumerate(rows, 1) if row and row[-1] not in known]):
         tag = quoted(rows[strange[0] - 1][-1])
-        raise _bad(where, strange[0], f"the tag {tag} is none of the {len(tags)}: {_listed(tags)}")
+        raise bad_line(where, strange[0], f"the tag {tag} is none of the {len(tags)}: {listed(tags)}")
     empty = np.flatnonzero([not row for row in [*rows, []]])
     lengths = np.diff(empty, prepend=-1) - 1
     return Sentences(columns, lengths[lengths > 0])
@@ -88,12 +88,3 @@ def _first_undecodable(rows: list[list[bytes]]) -> int:
         except UnicodeDecodeError:
             return number
     raise AssertionError("some row could not be decoded")
-
-
-def _listed(tags: Collection[str]) -> str:
-    names = list(tags)
-    return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
-
-
-def _bad(where: str, number: int, reason: str) -> FormatError:
-    return FormatError(f"{where}, line {number}: {reason}. Correct this line.")

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from datamodules.errors import FormatError, quoted
+from datamodules.errors import FormatError, bad_line, quoted
 
 FIXED = 5  # columns before the tags
 SENSE = 4
@@ -86,7 +86,7 @@ def _blocks(content: bytes, where: str) -> list[tuple[int, list[list[str]]]]:
             try:
                 found[-1][1].append(line.decode().split("\t"))
             except UnicodeDecodeError:
-                raise _bad(where, number, "this is not UTF-8") from None
+                raise bad_line(where, number, "this is not UTF-8") from None
     return [(first, rows) for first, rows in found if rows]
 
 
@@ -97,16 +97,18 @@ def _checked(first: int, rows: list[list[str]], where: str) -> list[int]:
         if len(row) < FIXED or len(row) != width:
             fits = f"{FIXED} or more" if len(row) < FIXED else f"{width} as the others of its sentence"
             text = "\t".join(row)
-            raise _bad(where, first + at, f"{len(row)} columns, a token has {fits}: {quoted(text)}")
+            raise bad_line(where, first + at, f"{len(row)} columns, a token has {fits}: {quoted(text)}")
         if not row[1].strip():
-            raise _bad(where, first + at, f"token {at + 1} of its sentence has no word")
+            raise bad_line(where, first + at, f"token {at + 1} of its sentence has no word")
         if row[0] != str(at + 1):
-            raise _bad(where, first + at, f"token {at + 1} of its sentence has the number {quoted(row[0])}")
+            raise bad_line(
+                where, first + at, f"token {at + 1} of its sentence has the number {quoted(row[0])}"
+            )
     predicates = [at for at, row in enumerate(rows) if row[SENSE] != NONE]
     if width != FIXED + len(predicates):
         found = width - FIXED
         reason = f"the sentence has {len(predicates)} predicates and {found} columns of tags"
-        raise _bad(where, first, reason)
+        raise bad_line(where, first, reason)
     return predicates
 
 
@@ -116,17 +118,13 @@ def _check_tags(tags: tuple[str, ...], first: int, column: int, where: str, role
     for at, tag in enumerate(tags):
         if tag != "O":
             if tag[:2] not in ("B-", "I-") or len(tag) < 3:
-                raise _bad(where, first + at, f"column {column}: {quoted(tag)} is none of O, B- and I-")
+                raise bad_line(where, first + at, f"column {column}: {quoted(tag)} is none of O, B- and I-")
             if roles and tag[2:] not in roles:
-                raise _bad(
+                raise bad_line(
                     where, first + at, f"column {column}: the role {quoted(tag[2:])} is none of {len(roles)}"
                 )
             if tag[0] == "I" and before[2:] != tag[2:]:
-                raise _bad(where, first + at, f"column {column}: {quoted(tag)} follows {quoted(before)}")
+                raise bad_line(where, first + at, f"column {column}: {quoted(tag)} follows {quoted(before)}")
         before = tag
     if f"B-{VERB}" not in tags:
-        raise _bad(where, first, f"column {column} of the sentence has no B-{VERB}, its predicate")
-
-
-def _bad(where: str, number: int, reason: str) -> FormatError:
-    return FormatError(f"{where}, line {number}: {reason}. Correct this line.")
+        raise bad_line(where, first, f"column {column} of the sentence has no B-{VERB}, its predicate")

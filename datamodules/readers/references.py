@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from datamodules.errors import FormatError, quoted
+from datamodules.errors import FormatError, bad_line, quoted
 
 TOKEN = re.compile(r"\w+|[^\w\s]")
 
@@ -31,16 +31,15 @@ def _lines(content: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _reference(line: bytes, where: str, number: int) -> list[str]:
-    place = f"{where}, line {number}"
     try:
         _, tab, text = line.decode().partition("\t")
     except UnicodeDecodeError:
-        raise FormatError(f"{place}: this is not UTF-8. Correct this line.") from None
+        raise bad_line(where, number, "this is not UTF-8") from None
     if not tab:
-        raise FormatError(
-            f"{place}: no tab between the source and the reference: {quoted(line)}. Correct this line."
-        )
+        raise bad_line(where, number, f"no tab between the source and the reference: {quoted(line)}")
     tokens = tokens_of(text)
     if not tokens:
-        raise FormatError(f"{place}: the reference is empty. Write one after the tab, or delete this line.")
+        raise FormatError(
+            f"{where}, line {number}: the reference is empty. Write one after the tab, or delete this line."
+        )
     return tokens

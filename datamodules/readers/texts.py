@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from datamodules.errors import FormatError, quoted
+from datamodules.errors import FormatError, bad_line, listed, quoted
 
 TEXT, LABELS, BETWEEN = "text", "labels", ";"  # columns of a CSV file, and what separates names of labels
 
@@ -61,7 +61,7 @@ def read_csv(content: bytes, *, where: str) -> LabelledTexts:
     _, header = next(rows, (1, []))
     names = tuple(header[1:])
     if len(header) < 2 or header[0] != TEXT or len({*header}) < len(header) or "" in names:
-        raise _bad(
+        raise bad_line(
             where,
             1,
             f"the header has to be {TEXT},{LABELS} or {TEXT} and a name for each label, each once, not "
@@ -71,7 +71,7 @@ def read_csv(content: bytes, *, where: str) -> LabelledTexts:
     lines, texts, labels = [], [], []
     for line, cells in rows:
         if len(cells) != len(header):
-            raise _bad(where, line, f"{len(cells)} columns, the header has {len(header)}")
+            raise bad_line(where, line, f"{len(cells)} columns, the header has {len(header)}")
         lines.append(line)
         texts.append(_text(cells[0], where, line))
         labels.append(
@@ -98,7 +98,7 @@ def read_json_lines(content: bytes, *, where: str) -> LabelledTexts:
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             fits = False
         if not fits:
-            raise _bad(where, line, f'{quoted(written)} is not {{"text": "...", "labels": ["...", ...]}}')
+            raise bad_line(where, line, f'{quoted(written)} is not {{"text": "...", "labels": ["...", ...]}}')
         lines.append(line)
         texts.append(_text(text, where, line))
         labels.append(tuple(names))
@@ -131,13 +131,8 @@ def read_names(content: bytes, *, where: str) -> tuple[str, ...]:
     names = tuple(name.strip() for name in _lines(content, where))
     for line, name in enumerate(names, 1):
         if not name or name in names[: line - 1]:
-            raise _bad(where, line, f"{quoted(name)} has to be the name of a label, each once")
+            raise bad_line(where, line, f"{quoted(name)} has to be the name of a label, each once")
     return names
-
-
-def listed(names: Sequence[str]) -> str:
-    """The first names."""
-    return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
 
 
 def _rows(reader: Iterator[list[str]], where: str) -> Iterator[tuple[int, list[str]]]:
@@ -149,7 +144,7 @@ def _rows(reader: Iterator[list[str]], where: str) -> Iterator[tuple[int, list[s
         except StopIteration:
             return
         except csv.Error as error:
-            raise _bad(where, begins, f"the row that begins here is no CSV ({error})") from None
+            raise bad_line(where, begins, f"the row that begins here is no CSV ({error})") from None
         if cells:
             yield begins, cells
         begins = reader.line_num + 1  # type: ignore[attr-defined]  # csv's reader has no public type
@@ -169,7 +164,7 @@ def _read(
 
 def _text(text: str, where: str, line: int) -> str:
     if not text.strip():
-        raise _bad(where, line, "the text is empty")
+        raise bad_line(where, line, "the text is empty")
     return text
 
 
@@ -189,7 +184,7 @@ def _marked(cells: Sequence[str], names: Sequence[str], where: str, line: int) -
     """The names whose cells are 1."""
     for cell, name in zip(cells, names, strict=True):
         if cell not in ("0", "1"):
-            raise _bad(where, line, f"{quoted(cell)} in the column {name} has to be 0 or 1")
+            raise bad_line(where, line, f"{quoted(cell)} in the column {name} has to be 0 or 1")
     return tuple(name for cell, name in zip(cells, names, strict=True) if cell == "1")
 
 
@@ -207,9 +202,5 @@ def _decoded(content: bytes, where: str) -> str:
             try:
                 part.decode("utf-8-sig")
             except UnicodeDecodeError:
-                raise _bad(where, line, "this is not UTF-8") from None
+                raise bad_line(where, line, "this is not UTF-8") from None
         raise AssertionError("some line could not be decoded") from None
-
-
-def _bad(where: str, line: int, reason: str) -> FormatError:
-    return FormatError(f"{where}, line {line}: {reason}. Correct this line.")

@@ -12,7 +12,6 @@ from experiments.plan.layers import CONF
 from experiments.plan.runs import Plan
 
 DDP = str(CONF / "trainer/ddp.yaml")
-RUN_DIR = "@run_dir"
 
 
 def agree(plan: Plan, cluster: Cluster) -> None:

@@ -7,10 +7,11 @@ from rich.console import Console
 
 from experiments import store
 from experiments.cluster import queue
-from experiments.cluster.agree import RUN_DIR, agreed, resolve
+from experiments.cluster.agree import agreed, resolve
 from experiments.cluster.file import Cluster
 from experiments.cluster.script import job_name, job_text
 from experiments.errors import UserError
+from experiments.plan.compose import RUN_DIR
 from experiments.plan.identity import identity
 
 

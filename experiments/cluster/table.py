@@ -17,7 +17,7 @@ from experiments.cluster.task import Task, read_tasks, write_tasks
 from experiments.errors import ClusterError
 from experiments.page.page import render
 from experiments.plan.runs import Plan, Run
-from experiments.run.execute import Job
+from experiments.run.execute import HELD, Job
 from experiments.run.launch import adopt_finished
 from experiments.run.reproduce import Selection, keep_state, plan_of
 from experiments.run.workers import threads
@@ -167,7 +167,7 @@ def _left(plan: Plan, jobs: Mapping[str, Queued], console: Console) -> list[Run]
             job = jobs[run.id]
             console.print(f"{run.name}: in the queue as {job.job}, {job.state.lower()}", highlight=False)
         elif store.is_held(store.run_dir(run.id)):
-            console.print(f"{run.name}: another process works on it", highlight=False)
+            console.print(f"{run.name}: {HELD}", highlight=False)
         elif lost:
             console.print(f"{run.name}: needs {names[lost[0]]}, submit it later", highlight=False)
         else:

@@ -72,20 +72,17 @@ def _line(page: Summary, view: Summary, verdict: Verdict, control: Verdict | Non
     place = plain(table.columns[column].label if column else "mean over columns")
     measure = "" if view is page else f": {plain(table.title.partition(' (')[0])}"
     cells = f"[{place}](../results/{table.name}.md){measure}"
-    beside = f"{control.state}: {_difference(table, control)}{_marks(view, control)}" if control else ""
-    difference = _difference(table, verdict) + _marks(view, verdict)
+    low = [row for row in verdict.claim.rows if column and view.cells[row, column].below]
+    floors = f"; below the floor: {', '.join(map(code, low))}" if low else ""
+    beside = f"{control.state}: {_difference(table, control)}{_stale(page, control)}" if control else ""
+    difference = _difference(table, verdict) + floors + _stale(view, verdict)
     return f"| {' | '.join([FOUND[verdict.state], code(verdict.claim.holds), cells, difference, beside])} |"
 
 
-def _marks(view: Summary, verdict: Verdict) -> str:
-    """What the marks in its cells say of a claim's rows."""
-    cells = {row: view.cells[row, verdict.column] for row in verdict.claim.rows if verdict.column}
-    marked = {
-        "below the floor": [row for row, cell in cells.items() if cell.below],
-        "of an earlier config": [row for row, cell in cells.items() if cell.stale],
-        "of several processors, or of code that changed": [row for row, cell in cells.items() if cell.mixed],
-    }
-    return "".join(f"; {what}: {', '.join(map(code, rows))}" for what, rows in marked.items() if rows)
+def _stale(view: Summary, verdict: Verdict) -> str:
+    """The rows with runs of an earlier config."""
+    rows = [row for row in verdict.claim.rows if verdict.column and view.cells[row, verdict.column].stale]
+    return f"; of an earlier config: {', '.join(map(code, rows))}" if rows else ""
 
 
 def _difference(table: Table, verdict: Verdict) -> str:

@@ -61,7 +61,7 @@ def shares(summary: Summary) -> list[tuple[str, list[str]]]:
 def _lines(gain: Gain, summary: Summary) -> list[str]:
     lines = []
     metric = summary.table.metric
-    sign = 1 if metric.better == "higher" else -1
+    sign = metric.sign
     for name, column in summary.columns.items():
         best, base = (summary.cells[row, name].values for row in (gain.of, gain.over))
         seeds = best.keys() & base.keys()

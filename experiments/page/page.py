@@ -8,11 +8,11 @@ from urllib.parse import quote
 from rich.console import Console
 
 from experiments import store
-from experiments.errors import StoreError, UserError
-from experiments.fields import Fault
+from experiments.errors import UserError
 from experiments.page import index, plots, words
 from experiments.page.gains import LEGEND, shares
 from experiments.page.render import show
+from experiments.page.state import read_state
 from experiments.page.summary import Summary, summarise
 from experiments.page.verdicts import Cell
 from experiments.plan.spec import read_table
@@ -53,30 +53,6 @@ def render(table: Table, console: Console) -> Summary:
 def page_file(table: str) -> Path:
     """The committed page of a table."""
     return store.RESULTS / f"{table}.md"
-
-
-def state_file(table: str) -> Path:
-    """The file of state from the last start of a table: the run of each cell, and missing columns."""
-    return store.RESULTS / f"{table}.cells.json"
-
-
-def read_state(table: str) -> dict[str, dict[str, str]]:
-    """The content of the state file; empty if there is none.
-
-    Raises:
-        StoreError: the file is damaged; the message names the key.
-    """
-    path = state_file(table)
-    if not path.exists():
-        return {"ids": {}, "missing": {}}
-    state = store.read_json(path)
-    fault = Fault("it", "is cut off, or no JSON") if state is None else store.STATE("", state)
-    if fault:
-        raise StoreError(
-            f"{path}: {fault}. Take the committed file again (git checkout {path}), or "
-            f"delete it: `make reproduce TABLE={table}` writes it anew."
-        )
-    return {"ids": {}, "missing": {}} | (state or {})
 
 
 def markdown(summary: Summary) -> str:

@@ -93,7 +93,7 @@ def _sweep(axes: "Axes", figure: Figure, summary: Summary) -> bool:
             axes.axhline(
                 found.mean, color="grey", linestyle=style, label=_words(summary.table.rows[row].label)
             )
-    best = x[y.index(max(y))]
+    best, _ = max(zip(x, y, strict=True), key=lambda point: summary.table.metric.sign * point[1])
     for style, place, label in (("-", 1, "1"), ("--", best, f"best: {best:g}")):
         axes.axvline(place, color="tab:orange", linestyle=style, linewidth=0.8, label=label)
     axes.set_xscale("log", base=2)

@@ -22,6 +22,7 @@ from typing import TypeVar
 
 from experiments import store
 from experiments.errors import TableError, suggest
+from experiments.page.state import read_state
 from experiments.page.summary import Summary, summarise, view_of
 from experiments.page.verdicts import Cell, judge, shared_seeds
 from experiments.plan.claims import Claim, ClaimError, value
@@ -105,7 +106,7 @@ class References:
         if not table:
             raise _Fault("it names no table")
         if table not in self._read:
-            self._read[table] = summarise(read_table(table))
+            self._read[table] = summarise(read_table(table), read_state(table))
         return self._read[table]
 
     def _view(self, summary: Summary, name: str) -> Summary:

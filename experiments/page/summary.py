@@ -76,9 +76,8 @@ class Summary:
 
     def best(self, column: str) -> str | None:
         """Our best row in a column, floors left out."""
-        sign = 1 if self.table.metric.better == "higher" else -1
         own = [cell for (r, c), cell in self.cells.items() if c == column and not self.table.rows[r].floor]
-        ours = {cell.row: cell.ours.mean * sign for cell in own if cell.ours}
+        ours = {cell.row: cell.ours.mean * self.table.metric.sign for cell in own if cell.ours}
         return max(ours, key=lambda row: ours[row]) if len(ours) > 1 else None
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from experiments.errors import suggest
 from experiments.fields import is_number
 
 
@@ -28,8 +29,6 @@ class Claim:
 
 def read_claim(tree: dict[str, Any], rows: Iterable[str], columns: Iterable[str]) -> Claim:
     """Check that this is an inequality between rows that exist."""
-    from experiments.errors import suggest
-
     text = tree["holds"]
     try:
         body = ast.parse(text, mode="eval").body
@@ -139,6 +138,8 @@ def parts_of(node: ast.expr) -> Tree:
             if isinstance(other, Difference) and not other.rows:
                 return _times(one, other.constant)
             raise ClaimError(f"`{ast.unparse(node)}` multiplies rows; a factor has to be a number.")
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return _times(parts_of(operand), -1.0)
         case ast.BinOp(left=left, op=op, right=right):
             return _sum(parts_of(left), _times(parts_of(right), -1.0 if isinstance(op, ast.Sub) else 1.0))
         case ast.Call(func=ast.Name(id=name), args=args):

@@ -22,6 +22,11 @@ class Metric:
     better: str = "higher"
 
     @property
+    def sign(self) -> int:
+        """Of a number that is better the higher it is: the metric's times this."""
+        return 1 if self.better == "higher" else -1
+
+    @property
     def in_points(self) -> bool:
         """Whether this is a score from 0 to 100."""
         return self.scale == 100 and self.better == "higher"

@@ -1,6 +1,5 @@
 """The display of a launch: a live table on a terminal, one plain line per event elsewhere."""
 
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -106,4 +105,6 @@ def clock(seconds: float) -> str:
     """A duration in readable units."""
     if seconds < 60:
         return f"{seconds:.1f} s"
-    return time.strftime("%H:%M:%S" if seconds >= 3600 else "%M:%S", time.gmtime(seconds))
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours:02}:{minutes:02}:{rest:02}" if hours else f"{minutes:02}:{rest:02}"

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from experiments import store
 from experiments.plan.runs import Plan, Run
-from experiments.run.execute import Job, Outcome, Watch, execute
+from experiments.run.execute import HELD, Job, Outcome, Watch, execute
 
 LOOK_EVERY = 0.5  # seconds between checks of progress and of runs locked by another process
 
@@ -125,7 +125,7 @@ class Launch:
             if store.read_record(needed) is None:
                 return "blocked", f"needs {self.names[needed]}: {store.run_dir(needed)} is not finished"
         if store.is_held(store.run_dir(run.id)):
-            return "later", "another process works on it"
+            return "later", HELD
         return "ready", ""
 
     def _start(self, run: Run) -> None:

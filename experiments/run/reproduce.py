@@ -17,7 +17,8 @@ from experiments import starts, store
 from experiments.errors import TableError
 from experiments.fields import LARGEST_SEED
 from experiments.page import words
-from experiments.page.page import read_state, render, state_file
+from experiments.page.page import render
+from experiments.page.state import read_state, state_file
 from experiments.page.summary import number, summarise
 from experiments.plan.compose import Composed, Layers, modules
 from experiments.plan.identity import difference

@@ -1,6 +1,5 @@
 """Solvers of w = (H + damping I)^-1 v from products H z, other than the Neumann series.   [Implicit §3]"""
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -9,6 +8,7 @@ from torch import Tensor
 
 from inference.bilevel.hypergradient import Neumann, Solver
 from inference.linear import Dot, Product, Solution, Vector, conjugate_gradient, damped
+from losses.amounts import not_negative
 
 LARGEST_SOLVE = 4096  # the largest number of columns of a dense H
 
@@ -52,9 +52,7 @@ class ConjugateGradient(Solver):
     def __post_init__(self) -> None:
         if self.steps < 0:
             raise ValueError(f"ConjugateGradient(steps={self.steps}): ask for 0 products or more.")
-        for name, value in (("tolerance", self.tolerance), ("damping", self.damping)):
-            if not 0 <= value < math.inf:
-                raise ValueError(f"ConjugateGradient({name}={value}): take a finite number, 0 or more.")
+        not_negative(tolerance=self.tolerance, damping=self.damping)
 
     def __call__(
         self, product: Product, v: Vector, *, divisor: float | Tensor, damping: float | Tensor, dot: Dot

@@ -9,9 +9,8 @@ from torch import Tensor
 
 from energies.free_memory import free_bytes
 from energies.potentials import ChainPotentials
+from energies.relaxed import FORBIDDEN
 from inference.chain.reference import Chain, forward_messages, log_partition
-
-FORBIDDEN = float("-inf")
 
 
 def detached(p: ChainPotentials) -> ChainPotentials:

@@ -79,13 +79,6 @@ class SpanScores(Metric):
         scores = _scores(self.correct.sum(), self.found.sum(), self.actual.sum())
         return {**scores, "accuracy": self.right / self.positions.clamp_min(1)}
 
-    def by_kind(self) -> dict[str, dict[str, float]]:
-        """F1, precision and recall of each kind of span, of what this process has seen."""
-        counts = zip(self.kinds, self.correct, self.found, self.actual, strict=True)
-        return {
-            kind: {name: float(score) for name, score in _scores(*rest).items()} for kind, *rest in counts
-        }
-
     def _spans(self, tags: Tensor, real: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Each position's kind, whether a span starts there, where the span it is in has ended; (B, T)."""
         kind = torch.where(real, self.kind_of[tags], OUTSIDE)

@@ -16,7 +16,7 @@ from experiments.errors import UserError
 from experiments.page.summary import summarise
 from experiments.plan.spec import read_table
 from scripts.figures.axes import draw
-from scripts.options import alone
+from scripts.options import alone, refused
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -101,8 +101,7 @@ def main() -> int:
     try:
         files = draw(PLACE, paint, size=(9.6, 2.9), about=json.dumps(numbers()))
     except UserError as error:
-        Console(stderr=True).print(str(error), style="red", highlight=False, markup=False)
-        return 2
+        return refused(error)
     Console().print(" and ".join(map(str, files)), highlight=False)
     return 0
 

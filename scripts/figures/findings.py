@@ -9,11 +9,11 @@ import argparse
 import sys
 
 from rich.console import Console
-from rich.text import Text
 
 from experiments import store
 from experiments.errors import UserError
 from experiments.page.findings import PAGE, drawn
+from scripts.options import refused
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -24,8 +24,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         store.write(PAGE, drawn())
     except UserError as error:
-        Console(stderr=True).print(Text(str(error), style="red"), soft_wrap=True)
-        return 2
+        return refused(error)
     Console(highlight=False).print(f"page: {PAGE}")
     return 0
 

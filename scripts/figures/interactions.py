@@ -16,7 +16,6 @@ from pathlib import Path
 
 import torch
 from rich.console import Console
-from rich.markup import escape
 from torch import Tensor
 
 from datamodules.base import DeviceData
@@ -33,6 +32,7 @@ from inference import interactions
 from lightning_modules.base import Scheme
 from scripts.figures import axes as interaction_figures
 from scripts.finished_run import finished, of, term
+from scripts.options import refused
 
 LEAST = {"labels": 5, "tags": 5, "gradient": 10}  # least count in the training rows
 ROWS, POINTS = 128, 9  # answers to average gradients over; values of y_i and y_k to plot
@@ -60,8 +60,7 @@ def main(arguments: list[str] | None = None) -> int:
         known = [(name, value if math.isfinite(value) else None) for name, value in numbers]
         store.write_json(files[-1], run | {"least": least, "numbers": known})
     except (UserError, DataError) as error:
-        Console(stderr=True, highlight=False, soft_wrap=True).print(f"[red]{escape(str(error))}[/red]")
-        return 2
+        return refused(error)
     for name, value in numbers:
         console.print(f"{name}: {value:,}" if isinstance(value, int) else f"{name}: {value:.3g}")
     console.print(f"files: {', '.join(map(str, files))}", style="dim")

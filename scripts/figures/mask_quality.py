@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 from rich.console import Console
-from rich.markup import escape
 from torch import Tensor
 
 from datamodules.errors import DataError
@@ -29,6 +28,7 @@ from losses.costs import soft_iou
 from losses.objectives import Objective, Regression
 from scripts.figures.axes import draw
 from scripts.finished_run import finished, of, term
+from scripts.options import refused
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -85,8 +85,7 @@ def main(arguments: list[str] | None = None) -> int:
         files = paint(place, found, heading=f"{of(scheme, data)}: {len(y)} test pictures")
         store.write_json(place.with_suffix(".json"), about | {"pictures": len(y)} | found)
     except (UserError, DataError) as error:
-        Console(stderr=True, highlight=False, soft_wrap=True).print(f"[red]{escape(str(error))}[/red]")
-        return 2
+        return refused(error)
     console.print(f"rank correlation over all masks: {found['rank_correlation']:.3f}")
     console.print(f"within a picture, mean: {found['within_a_picture']:.3f}")
     console.print(f"files: {', '.join(map(str, [*files, place.with_suffix('.json')]))}", style="dim")

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.markup import escape
 
 from datamodules.base import DeviceData
 from datamodules.errors import DataError
@@ -24,6 +23,7 @@ from experiments.page import masks, plots
 from experiments.page.summary import Summary, summarise
 from experiments.plan.spec import read_table
 from experiments.plan.table import Figure
+from scripts.options import refused
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -37,8 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         files = draw(given.table, given.out or store.RUNS / "figures" if given.with_data else None)
     except (UserError, DataError) as error:
-        Console(stderr=True, highlight=False, soft_wrap=True).print(f"[red]{escape(str(error))}[/red]")
-        return 2
+        return refused(error)
     Console(highlight=False, soft_wrap=True).print("\n".join(map(str, files)))
     return 0
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import torch
 from rich.console import Console
-from rich.markup import escape
 
 from datamodules.errors import DataError
 from energies.gaussian import GaussianEnergy
@@ -21,6 +20,7 @@ from experiments.errors import UserError
 from inference import gaussian
 from scripts.figures.axes import draw, heat, span
 from scripts.finished_run import finished, of, term
+from scripts.options import refused
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -38,8 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         files = similarity(given.run, given.picture, (given.out or given.run) / "similarity")
     except (UserError, DataError) as error:
-        Console(stderr=True, highlight=False, soft_wrap=True).print(f"[red]{escape(str(error))}[/red]")
-        return 2
+        return refused(error)
     console.print(f"files: {', '.join(map(str, files))}", style="dim")
     return 0
 

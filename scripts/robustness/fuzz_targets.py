@@ -36,6 +36,7 @@ from experiments import store
 from experiments.errors import UserError
 from experiments.page import page, plots
 from experiments.page.render import show
+from experiments.page.state import read_state, state_file
 from experiments.page.summary import Summary, summarise
 from experiments.plan.spec import read_table
 from experiments.plan.table import Table
@@ -317,8 +318,8 @@ def _read_records(content: bytes) -> None:
 
 
 def _read_state(content: bytes) -> None:
-    page.state_file("small").write_bytes(content)
-    _draw(read_table("small.yaml"), page.read_state("small"), figures=False)
+    state_file("small").write_bytes(content)
+    _draw(read_table("small.yaml"), read_state("small"), figures=False)
 
 
 def _read_run(content: bytes) -> None:
