@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from energies.base import ConditionedEnergy, Energy, linear
 from energies.free_memory import free_bytes
+from networks.dropout import Dropout
 from networks.fcn import pixels
 from networks.inputs import Inputs
 from networks.sizes import at_least
@@ -71,7 +72,7 @@ class MaskEnergy(Energy):
         self.head = nn.Sequential(
             nn.Linear(2 * width * side * side, 384),
             nn.ReLU(),
-            nn.Dropout(dropout),
+            Dropout(dropout),
             nn.Linear(384, 192),
             nn.ReLU(),
             nn.Linear(192, 1),

@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 
 from energies.base import ConditionedEnergy, MaskedEnergy, linear
+from networks.dropout import Dropout
 from networks.inputs import Inputs
 from networks.sizes import at_least, match_answers
 
@@ -56,7 +57,7 @@ class RoleAttention(MaskedEnergy):
         self.num_tags, self.width = num_tags, width
         self.project = nn.Linear(num_tags, 3 * width)  # to queries, keys and values
         self.output = nn.Linear(width, num_tags)  # U, u
-        self.dropout = nn.Dropout(dropout)  # of attention weights
+        self.dropout = Dropout(dropout)  # of attention weights
 
     def check_answers(self, y: Tensor) -> None:
         """Raise ValueError if the data have another number of tags."""

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from energies.base import ConditionedEnergy, MaskedEnergy
 from losses.amounts import below_one, not_negative
+from networks.dropout import Dropout
 from networks.features import Features
 from networks.inputs import Inputs
 from networks.sizes import at_least, match_answers
@@ -38,7 +39,7 @@ class TagLM(nn.Module):
         super().__init__()
         self.start = nn.Parameter(torch.empty(num_tags + 1).uniform_(-START_RANGE, START_RANGE))  # y_0
         self.lstm = nn.LSTM(num_features + num_tags + 1, width, batch_first=True)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.output = nn.Linear(width, num_tags + 1)
 
     def draw(self, y: Shaped[Tensor, "... B T S"]) -> Float[Tensor, "B T1 H"] | None:

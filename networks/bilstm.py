@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from networks.dropout import Dropout
 from networks.features import Features
 from networks.inputs import Sequences
 from networks.sizes import at_least
@@ -38,7 +39,7 @@ class BiLSTM(Features):
         sizes = [features.size] + [2 * width] * (num_layers - 1)
         self.rightwards = nn.ModuleList(nn.LSTM(size, width) for size in sizes)
         self.leftwards = nn.ModuleList(nn.LSTM(size, width) for size in sizes)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.size = 2 * width
 
     def forward(self, x: Sequences) -> Float[Tensor, "B T two_H"]:

@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from networks.dropout import Dropout
 from networks.features import Features
 from networks.sizes import at_least
 
@@ -34,7 +35,7 @@ class CharCNN(Features):
         bound = (3 / size) ** 0.5
         with torch.no_grad():
             self.embedding.weight[1:].uniform_(-bound, bound)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.convolution = nn.Conv1d(size, filters, width, padding=width - 1)
         self.size = filters
 

@@ -9,6 +9,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from networks.dropout import Dropout
 from networks.features import Features
 from networks.inputs import Inputs, SparseRows
 from networks.sizes import at_least
@@ -105,7 +106,7 @@ def hidden_layers(num_features: int, widths: Sequence[int], dropout: float) -> n
         reset_linear(linear)
         layers += [linear, nn.Softplus()]
         if dropout and depth < len(widths):
-            layers.append(nn.Dropout(dropout))
+            layers.append(Dropout(dropout))
     return nn.Sequential(*layers)
 
 

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from networks.dropout import Dropout
 from networks.features import Features
 from networks.inputs import WordPieces
 from networks.transformer.adapters import adapted, save_trained_only
@@ -80,7 +81,7 @@ class Encoder(Features):
         self.layers: Any = self._trained_part()
         if marks and not self.types:
             self.mark = nn.Parameter(_mark(encoder))
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, x: WordPieces | Kept) -> Float[Tensor, "B *T H"]:
         check_same(x.encoder, self.encoder)
