@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from energies.base import ConditionedEnergy, StructuredEnergy
 from energies.potentials import ChainPotentials
+from losses.amounts import not_negative
 from networks.inputs import Inputs
 from networks.sizes import at_least, match_answers
 
@@ -37,6 +38,7 @@ class ChainEnergy(StructuredEnergy):
     ) -> None:
         super().__init__()
         at_least(1, num_tags=num_tags)
+        not_negative(pairwise_std=pairwise_std, pairwise_range=pairwise_range or 0.0)
 
         def draw(*shape: int) -> nn.Parameter:
             if pairwise_range is None:

@@ -19,6 +19,7 @@ from energies.mlc import LabelMixEnergy
 from energies.scaling import FixedAlpha, HardTemperature, Offline, Regularised, Temperature
 from energies.spaces import AnswerSpace, LabelSets, TagSequences
 from energies.tag_lm import TagLMEnergy
+from inference.chain.mean_field import MeanField
 from inference.gradient import GradientInference, LogitInference, Uniform
 from inference.guesses import Concrete, Perturbed
 from lightning_modules.metrics.changes import TagChanges
@@ -216,6 +217,9 @@ def test_a_search_or_an_energy_of_no_size_is_refused(build: Callable[[], object]
         (partial(Regularised, weight=1.0), "alpha"),
         (partial(Regularised, 1.0), "weight"),
         (partial(TagLMEnergy, 3), "weight"),
+        (partial(ChainEnergy, nn.Identity(), 3), "pairwise_std"),
+        (partial(ChainEnergy, nn.Identity(), 3), "pairwise_range"),
+        (MeanField, "tolerance"),
         (RaiseRidge, "margin"),
     ],
 )

@@ -24,6 +24,7 @@ from energies.potentials import ChainPotentials
 from inference.base import Prediction, Status
 from inference.chain.checks import check_finite
 from inference.chain.reference import Chain
+from losses.amounts import not_negative
 
 Tags = Float[Tensor, "B T S"]
 Rows = Float[Tensor, " B"]
@@ -56,6 +57,7 @@ class MeanField:
             raise ValueError(f"mean field needs at least 1 sweep, not {self.sweeps}.")
         if self.order not in ORDERS:
             raise ValueError(f"there is no order {self.order!r} of sweeps; there are {', '.join(ORDERS)}.")
+        not_negative(tolerance=self.tolerance)
 
     def scores(self, p: ChainPotentials) -> Tags:
         """The logarithm of q up to a constant, differentiable in all potentials; undefined where masked."""
