@@ -265,3 +265,11 @@ def test_rules_refuse_other_tags_and_data_without_cues() -> None:
         BestByRules(CitationRules(9, TAGS), changes=-1)
     with pytest.raises(ValueError, match=r"confidence is 2\.0"):
         OwnAnswer(2.0)
+
+
+def test_rules_read_the_words_of_another_vocabulary() -> None:
+    old, _ = of_words("Proceedings", "1999")
+    new, x = of_words("12", ",", "1999", "Proceedings", ".")
+    old.renumber({"cues": new.cues}, torch.zeros(len(new.cues), dtype=torch.long))
+    y = torch.rand(1, 5, len(TAGS)).softmax(-1)
+    assert torch.equal(old.over(x.mask)(x, y), new.over(x.mask)(x, y))

@@ -51,6 +51,13 @@ def test_answers_that_are_not_observed_are_not_counted() -> None:
     assert tag(sentence([[2, 3]], [[0, 0]])).argmax(-1).tolist() == [[1, 1]]
 
 
+def test_a_word_keeps_its_tag_in_another_vocabulary() -> None:
+    tag = FrequentTagOfWord(num_words=4, num_tags=3)
+    tag.count(sentence([[2, 3, 3]], [[1, 2, 2]]), sentence([[2]], [[0]]), TagSequences(3))
+    tag.renumber({}, torch.tensor([0, 1, 0, 3, 2]))  # 2 is new, 3 was 3, 4 was 2
+    assert tag(sentence([[2, 3, 4]], [[0, 0, 0]])).argmax(-1).tolist() == [[2, 2, 1]]
+
+
 def test_the_mean_mask_is_cut_where_the_overlap_on_validation_is_largest() -> None:
     train = torch.tensor([[[1, 1], [0, 0]], [[1, 0], [0, 0]], [[1, 1], [1, 0]]])  # mean 1, 2/3, 1/3, 0
     whole = [Batch(torch.zeros(len(y), 3, 2, 2), y) for y in (train, torch.tensor([[[1, 1], [1, 0]]]))]
