@@ -4,6 +4,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from datamodules.batches import Batch, Batches, Transform
 from datamodules.errors import DataMismatch
 from networks.inputs import rows_of
 
+NEW = "new"  # the part of a file that training never saw
 NO_ROW = "No row is left for {}: give more rows, or another split."
 
 
@@ -49,7 +51,9 @@ class DeviceData(LightningDataModule):
     changes training batches: see `transforms`.
 
     `names`, where the data has some, are those of the labels or tags, in the order of y. With `every_row`
-    validation and test keep rows without a label, which can be predicted but not judged.
+    validation and test keep rows without a label, which can be predicted but not judged. A file `new` of
+    further examples becomes a part of that name, where the data can read one: all else is fitted, numbered
+    and drawn as without it.
 
     With `num_train` only that many of the training examples stay, drawn with the seed; those of a smaller
     number are among those of a larger one.
@@ -60,6 +64,7 @@ class DeviceData(LightningDataModule):
 
     names: Sequence[str] = ()
     every_row = False
+    new: Path | None = None
 
     def __init__(
         self,
@@ -93,7 +98,7 @@ class DeviceData(LightningDataModule):
 
     def kept(self, part: str, rows: np.ndarray, y: np.ndarray) -> np.ndarray:
         """Those of these rows of a part that have a label; with `every_row` all, but for training."""
-        return rows if self.every_row and part != "train" else rows[y[rows].any(1)]
+        return rows if part == NEW or (self.every_row and part != "train") else rows[y[rows].any(1)]
 
     @abstractmethod
     def load(self) -> dict[str, Split]:
@@ -149,6 +154,10 @@ class DeviceData(LightningDataModule):
     def test_dataloader(self) -> Batches:
         """The test split in a fixed order."""
         return self._in_order("test")
+
+    def new_dataloader(self) -> Batches:
+        """The examples of the file `new` in a fixed order."""
+        return self._in_order(NEW)
 
     def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
         """Nothing is moved: the batch was cut on the device."""

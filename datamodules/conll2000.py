@@ -40,6 +40,8 @@ class CoNLL2000(TaggedSentences):
         sentences: see TaggedSentences. The training file lacks the tag I-LST.
     """
 
+    num_columns = 3
+
     def __init__(
         self,
         num_pos: int,
@@ -68,7 +70,10 @@ class CoNLL2000(TaggedSentences):
 
     def read(self) -> dict[str, Sentences]:
         """See TaggedSentences.read."""
-        return {part: self.sentences(part, num_columns=3, tags=self.names) for part in ("train", "test")}
+        return {
+            part: self.sentences(part, num_columns=self.num_columns, tags=self.names)
+            for part in ("train", "test")
+        }
 
     def look_up(self, words: Ids, characters: Ids) -> dict[str, Tensor]:
         """See TaggedSentences.look_up: words are looked up in lower case, with each digit a 0."""

@@ -4,6 +4,7 @@ Shapes: N sentences, T tokens of the longest, S tags.
 """
 
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,9 @@ from pytorch_lightning.utilities import rank_zero_warn
 from torch import Tensor
 
 from datamodules.errors import DataMismatch
-from datamodules.readers.conll import Sentences
+from datamodules.readers.conll import Sentences, read_sentences
 from datamodules.readers.span_tags import bio_from_iob1, bioes_from_bio, kinds_of
+from datamodules.sources.files import shown, unpack
 from datamodules.sources.registry import DataSet, data_set
 from datamodules.splits import PARTS
 from datamodules.tagged import GLOVE, TaggedSentences
@@ -74,8 +76,9 @@ class CoNLL2003(TaggedSentences):
 
     def read(self) -> dict[str, Sentences]:
         """See TaggedSentences.read; warns if these are not the files that results were made with."""
-        tags = ["O", *(f"{mark}-{kind}" for mark in "BI" for kind in self.kinds)]
-        parts = {part: adapted(self.sentences(part, num_columns=4, tags=tags)) for part in PARTS}
+        parts = {
+            part: adapted(self.sentences(part, num_columns=4, tags=self._published_tags())) for part in PARTS
+        }
         files = self.text.files
         others = [files[part].name for part in PARTS if parts[part].digest() != files[part].reads_as]
         if others:
@@ -84,6 +87,15 @@ class CoNLL2003(TaggedSentences):
                 "made with, numbers may differ."
             )
         return parts
+
+    def read_new(self, path: Path) -> Sentences:
+        """See TaggedSentences.read_new; each token has its tag."""
+        content = self.record_checksum(shown(path), unpack(path))
+        tags = self._published_tags()
+        return adapted(read_sentences(content, where=shown(path), num_columns=4, tags=tags))
+
+    def _published_tags(self) -> list[str]:
+        return ["O", *(f"{mark}-{kind}" for mark in "BI" for kind in self.kinds)]
 
     def number(self, train: Sentences) -> list[Ids]:
         """See TaggedSentences.number; ids of cases are fixed."""

@@ -11,12 +11,12 @@ import torch
 from pytorch_lightning.utilities import rank_zero_warn
 from scipy.sparse import csr_array, vstack
 
-from datamodules.base import NO_ROW, DeviceData, Split
+from datamodules.base import NEW, NO_ROW, DeviceData, Split
 from datamodules.errors import DataMismatch, DataNotFound, no_file
 from datamodules.readers.arff import ROOT_LABEL, ArffTable, read_arff
 from datamodules.readers.encode import ENCODINGS, Filler, Matrix, dense
 from datamodules.readers.svmlight import read_svmlight
-from datamodules.sources.files import Sources, unpack
+from datamodules.sources.files import Sources, shown, unpack
 from datamodules.sources.needed import as_config
 from datamodules.sources.registry import DataSet, data_set
 from datamodules.splits import PARTS, Rows, by_files, by_folds, fold_files, read_fold_table
@@ -127,8 +127,13 @@ class MultiLabelData(DeviceData):
     def load(self) -> dict[str, Split]:
         """Read, encode, split, drop rows without labels, scale; and compare sizes with the configuration."""
         table, rows = self._read_folds() if self.fold_folder else self._read_files()
+        known = len(table.y)
+        if self.new:
+            name = shown(self.new)
+            table = _stack({str(self.dataset): table, f"{name} (--new)": self._read(name, unpack(self.new))})
+            rows[NEW] = np.arange(known, len(table.y))
         keep = slice(int(table.labels[0] == ROOT_LABEL and not self.keep_root), None)
-        x, y = ENCODINGS[self.encoding](table.x, table.features), table.y[:, keep]
+        x, y = ENCODINGS[self.encoding](table.x, table.features, known), table.y[:, keep]
         self._check_sizes(x.shape[1], y.shape[1])
         self.names = table.labels[keep]
         rows = {part: self._labelled(part, index, y) for part, index in rows.items()}
@@ -139,7 +144,7 @@ class MultiLabelData(DeviceData):
                 for part, index in rows.items()
             }
         kind, fitted = SCALES[self.scale]
-        fill = Filler(x if fitted == "all" else x[rows["train"]], scale=kind)
+        fill = Filler(x[:known] if fitted == "all" else x[rows["train"]], scale=kind)
         return {
             part: Split(torch.from_numpy(fill(x[index])), torch.from_numpy(y[index]))
             for part, index in rows.items()

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from datamodules.base import DeviceData, Split
+from datamodules.base import NEW, DeviceData, Split
 from datamodules.errors import DataMismatch, DataNotFound, no_file
 from datamodules.readers.conll import Sentences, read_sentences
 from datamodules.sources.files import Sources, shown, unpack
@@ -57,11 +57,13 @@ class TaggedSentences(DeviceData):
         folder: where data is kept; left out, DATA_DIR or data/.
         mirror: a folder to read data from; left out, DATA_MIRROR or ../shared/data. Empty: none.
 
-    All counts of ids and rows, and the longest word, are checked against the data. With `every_row` there may
-    be more words, for networks that `renumber` theirs, and tokens without a tag, whose answers are 0.
+    All counts of ids and rows, and the longest word, are checked against the data. The words of a file `new`
+    have ids after those of all others, for networks that `renumber` theirs. Its tokens may lack their tag;
+    their answers are 0.
     """
 
     wanted = ""  # options besides those of sizes that a user has to set
+    num_columns = 2  # of a token in a file
 
     def __init__(
         self,
@@ -142,7 +144,12 @@ class TaggedSentences(DeviceData):
             raise DataNotFound(reason)
         parts = self.read()
         train = next(iter(parts.values()))
-        self.words = words = numbered(word for part in parts.values() for word in part.columns[0])
+        words = numbered(word for part in parts.values() for word in part.columns[0])
+        self.num_known = len(words) + 2
+        if self.new:
+            parts[NEW] = self.read_new(self.new)
+            more = numbered(set(parts[NEW].columns[0]) - words.keys())
+            words |= {word: number + len(words) for word, number in more.items()}
         features = self.number(train)
         characters = numbered("".join(set(train.columns[0])))
         self.tables = self.look_up(words, characters)
@@ -154,8 +161,17 @@ class TaggedSentences(DeviceData):
         read = ", ".join(f"{len(part.lengths):,} to {name}" for name, part in parts.items())
         self._check_sizes([len(ids) + 2 for ids in features], len(characters) + 2, read)
         longest = max(int(part.lengths.max(initial=0)) for part in parts.values())
-        return self.arrange(
-            {name: encode(part, [words, *features], self.names, longest) for name, part in parts.items()}
+        encoded = {
+            name: encode(part, [words, *features], self.names, longest) for name, part in parts.items()
+        }
+        new = {NEW: encoded.pop(NEW)} if self.new else {}
+        return self.arrange(encoded) | new
+
+    def read_new(self, path: Path) -> Sentences:
+        """The sentences of a file that training never saw; tokens may lack their tag."""
+        content = self.record_checksum(shown(path), unpack(path))
+        return read_sentences(
+            content, where=shown(path), num_columns=self.num_columns, tags=self.names, untagged=True
         )
 
     def sentences(self, part: str, *, num_columns: int, tags: Collection[str]) -> Sentences:
@@ -214,7 +230,7 @@ class TaggedSentences(DeviceData):
         }
         given = {option: getattr(self, option) for option in found} | dict(self.features)
         found |= dict(zip(self.features, of_features, strict=True))
-        free = {"num_words", "num_vectors", "longest_word"} if self.every_row else set()
+        free = {"num_words", "num_vectors", "longest_word"} if self.new else set()
         wrong = {
             option: size for option, size in found.items() if size != given[option] and option not in free
         }

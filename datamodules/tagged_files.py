@@ -1,6 +1,7 @@
 """Sentences and tags from a user's own files."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -94,17 +95,16 @@ class TaggedFiles(TaggedSentences):
             self.wanted = f"--data.tags '[{told}]' "
         return parts
 
+    def read_new(self, path: Path) -> Sentences:
+        """See TaggedSentences.read_new."""
+        return _first_and_last(super().read_new(path))
+
     def _part(self, part: str) -> Sentences:
         path = self.own[part]
         content = self.record_checksum(shown(path), unpack(path))
-        read = read_sentences(
-            content,
-            where=shown(path),
-            num_columns=self.num_columns,
-            tags=self.names,
-            untagged=self.every_row and part != "train",
+        return _first_and_last(
+            read_sentences(content, where=shown(path), num_columns=self.num_columns, tags=self.names)
         )
-        return Sentences((read.columns[0], read.columns[-1]), read.lengths)
 
     def look_up(self, words: Ids, characters: Ids) -> dict[str, Tensor]:
         """See TaggedSentences.look_up: words are looked up in lower case."""
@@ -113,3 +113,7 @@ class TaggedFiles(TaggedSentences):
     def arrange(self, parts: dict[str, Split]) -> dict[str, Split]:
         """Part the training sentences where a file is left out."""
         return parted(parts, self.share, self.split_seed)
+
+
+def _first_and_last(read: Sentences) -> Sentences:
+    return Sentences((read.columns[0], read.columns[-1]), read.lengths)

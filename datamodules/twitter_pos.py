@@ -90,7 +90,8 @@ class TwitterPOS(TaggedSentences):
         found = {word: vectors[form] for word, form in written.items() if form in vectors}
         unknown = vectors.get(NO_WORD) if self.own else None
         if not self.own:
-            found |= by_shape(words.keys() - found.keys(), like=np.stack([*found.values()]))
+            like = [vector for word, vector in found.items() if words[word] < self.num_known]
+            found |= by_shape(words.keys() - found.keys(), like=np.stack(like))
         return word_tables(
             words, characters, found, self.num_dims, form=str, unknown=unknown, longest=self.longest_word
         )

@@ -2,7 +2,6 @@
 
 import json
 import warnings
-from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -25,28 +24,28 @@ def finished(folder: Path) -> tuple[Scheme, DeviceData]:
     return scheme, data
 
 
-def read(data: DeviceData, folder: Path, but: Collection[str] = ()) -> None:
+def read(data: DeviceData, folder: Path) -> None:
     """Read the data of a finished run.
 
     Raises:
-        UserError: a file is another than the run read; files `but` may be.
+        UserError: a file is another than the run read.
     """
     data.prepare_data()
     data.setup()
     trained = json.loads((folder / "record.json").read_text()).get("data") or {}
     changed = [name for name, old in trained.items() if data.checksums.get(name, old) != old]
-    if others := [name for name in changed if name not in but]:
+    if changed:
         raise UserError(
-            f"{others[0]} has changed since this run was trained. Put the old file back, or train anew."
+            f"{changed[0]} has changed since this run was trained. Put the old file back, or train anew."
         )
 
 
-def built(folder: Path, options: Sequence[str] = ()) -> tuple[Scheme, DeviceData]:
-    """The scheme of a finished run with its best weights, and its data, not read yet; options may change it.
+def built(folder: Path) -> tuple[Scheme, DeviceData]:
+    """The scheme of a finished run with its best weights, and its data, not read yet.
 
     Raises:
         UserError: the folder lacks files of a finished run; its checkpoint cannot be read, or is of another
-            scheme; an option is wrong.
+            scheme.
     """
     missing = [name for name in NEEDED if not (folder / name).is_file()]
     if missing:
@@ -60,7 +59,7 @@ def built(folder: Path, options: Sequence[str] = ()) -> tuple[Scheme, DeviceData
     here = [word for key, value in quiet.items() for word in (f"--trainer.{key}", value)]
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*`args`.*")  # a script has arguments of its own
-        given = ["--config", str(folder / NEEDED[0]), "--run_dir", str(folder), *here, *options]
+        given = ["--config", str(folder / NEEDED[0]), "--run_dir", str(folder), *here]
         try:
             cli = TrainCLI(given, base=None)
         except ValueError as error:

@@ -2,8 +2,7 @@
 
     python -m scripts.predict RUN                               # to the test part, in RUN/test.jsonl
     python -m scripts.predict RUN --out answers.npz --part validation
-    python -m scripts.predict RUN --out mine.jsonl --data.test mine.arff     # a file that training never saw
-    python -m scripts.predict RUN --out mine.jsonl --data.test mine.tsv      # sentences, tagged or not
+    python -m scripts.predict RUN --new mine.arff     # a file that training never saw, in RUN/new.jsonl
 
 A .jsonl file has one example a line, in the order of the part: its `row`, from 0; `answer` and `truth`, the
 names of the labels or the tag of each position. A .npz file has arrays: `relaxed`, answers before the cut;
@@ -11,12 +10,12 @@ names of the labels or the tag of each position. A .npz file has arrays: `relaxe
 at the threshold that validation chose. A row without a label, or a sentence without tags, is predicted too;
 its truth is empty.
 
-Options of the data, such as --data.test, are those of `python -m scripts.train`.
+A file of new examples has the format of the run's own files: label sets, texts, or sentences. What training
+fitted to its data, such as scales and numbers of words, stays. A network's words that training did not know
+have the vectors of the file of vectors.
 """
 
-import argparse
 import json
-import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,90 +28,77 @@ from rich.markup import escape
 from rich.progress import track
 from torch import Tensor
 
-from datamodules.base import DeviceData
+from datamodules.base import NEW, DeviceData, Split
 from datamodules.errors import DataError
-from datamodules.sources.files import shown
 from datamodules.tagged import TaggedSentences
-from datamodules.vocabulary import UNKNOWN
 from experiments import store
 from experiments.errors import UserError
 from lightning_modules.base import Scheme
-from scripts.finished_run import built, finished, read
-from scripts.options import refused
+from scripts.finished_run import built, read
+from scripts.options import Options, refused
 
 PARTS = ("test", "validation")
 FORMATS = (".jsonl", ".npz")
-OF_DATA = re.compile(r"--data\.(?!train\b)")
 Arrays = dict[str, np.ndarray]
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Parse, read the run, predict, write."""
-    parser = argparse.ArgumentParser(prog="python -m scripts.predict", description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser = Options(prog="python -m scripts.predict", description=__doc__)
     parser.add_argument("run", type=Path, help="the folder of a finished run")
     parser.add_argument("--part", choices=PARTS, default="test", help="of the data (default: test)")
-    parser.add_argument("--out", type=Path, help="the file, .jsonl or .npz (default: RUN/PART.jsonl)")
-    given, options = parser.parse_known_args(arguments)
-    out = given.out or given.run / f"{given.part}.jsonl"
+    parser.add_argument("--new", type=Path, help="a file of examples that training never saw, instead")
+    parser.add_argument(
+        "--out", type=Path, help="the file, .jsonl or .npz (default: RUN/PART.jsonl; .npz for masks)"
+    )
     errors = Console(stderr=True, highlight=False, soft_wrap=True)
     try:
-        if strange := [word for word in options if word.startswith("-") and not OF_DATA.match(word)]:
-            raise UserError(
-                f"{strange[0]} is no option here. There are --part, --out and those of the data, but for "
-                "--data.train."
-            )
-        if out.suffix not in FORMATS:
-            raise UserError(f"{out} is neither .jsonl nor .npz. Correct --out.")
-        scheme, data = built(given.run, options)
-        files = files_of(options)
-        if files:
-            check(data)
-        data.every_row = True
-        read(data, given.run, files)
-        if files and isinstance(data, TaggedSentences):
-            renumber(scheme, data, given.run)
-        arrays = predict(scheme, data, given.part, errors, named=out.suffix == ".jsonl")
+        given = parser.parse_args(arguments)
+        part = NEW if given.new else given.part
+        if given.out and given.out.suffix not in FORMATS:
+            raise UserError(f"{given.out} is neither .jsonl nor .npz. Correct --out.")
+        scheme, data = built(given.run)
+        read_with(data, given.new, given.run)
+        if given.new:
+            renumber(scheme, data)
+        out = given.out or given.run / f"{part}{'.npz' if are_masks(data.splits[part]) else '.jsonl'}"
+        arrays = predict(scheme, data, part, errors, named=out.suffix == ".jsonl")
         write(out, arrays, data.names)
     except (UserError, DataError) as error:
         return refused(error)
     console = Console(highlight=False, soft_wrap=True)
-    console.print(f"{len(arrays['answer']):,} answers to the {given.part} part: {escape(str(out))}")
+    console.print(f"{len(arrays['answer']):,} answers to the {part} part: {escape(str(out))}")
     return 0
 
 
-def files_of(options: Sequence[str]) -> list[str]:
-    """The files that options give in place of parts of the data."""
-    parser = argparse.ArgumentParser(allow_abbrev=False)
-    for part in PARTS:
-        parser.add_argument(f"--data.{part}", dest=part)
-    return [shown(Path(file)) for file in vars(parser.parse_known_args(options)[0]).values() if file]
+def are_masks(split: Split) -> bool:
+    """Whether answers are masks, which have no names."""
+    return split.mask is None and split.y.dim() > 2
 
 
-def check(data: DeviceData) -> None:
-    """Refuse other files where the run cannot read them as it was trained to.
+def read_with(data: DeviceData, new: Path | None, run: Path) -> None:
+    """Read the data of the run, and the file of new examples if there is one.
 
     Raises:
-        UserError: it scales features by those of all parts.
+        UserError: there is no such file, or this data reads none.
     """
-    if str(getattr(data, "scale", "")).endswith("all"):
+    if new and not new.is_file():
+        raise UserError(f"There is no file {new}. Correct --new.")
+    data.every_row, data.new = True, new
+    read(data, run)
+    if new and NEW not in data.splits:
         raise UserError(
-            "The features of this run were scaled by those of all parts, so other rows change what it reads. "
-            "Train with --data.scale train or --data.scale standard_train."
+            f"{type(data).__name__} reads no file of new examples; label sets, texts and sentences do. Leave "
+            "out --new."
         )
 
 
-def renumber(scheme: Scheme, data: TaggedSentences, run: Path) -> None:
-    """Have a tagger read sentences it was not trained with: words are numbered with the data.
-
-    A word that the run knows keeps its vector, which training may have changed.
-    """
-    _, trained = finished(run)
-    assert isinstance(trained, TaggedSentences)
-    known = torch.zeros(len(data.tables["rows"]), dtype=torch.long)
-    known[UNKNOWN] = UNKNOWN
-    for word, number in data.words.items():
-        known[number] = trained.words.get(word, 0)
+def renumber(scheme: Scheme, data: DeviceData) -> None:
+    """Have networks read words that training did not know; known words keep what was learnt of them."""
+    if not isinstance(data, TaggedSentences):
+        return
+    ids = torch.arange(len(data.tables["rows"]))
+    known = ids * (ids < data.num_known)
     for module in scheme.modules():
         if callable(of_module := getattr(module, "renumber", None)):
             of_module(data.tables, known)
@@ -125,9 +111,10 @@ def predict(scheme: Scheme, data: DeviceData, part: str, console: Console, *, na
         UserError: answers are to be `named`, and are masks.
     """
     whole = data.splits[part]
-    if named and whole.mask is None and whole.y.dim() > 2:
+    if named and are_masks(whole):
         raise UserError("Masks have no names. Take a .npz file:  --out answers.npz")
-    loader = data.test_dataloader() if part == "test" else data.val_dataloader()
+    loaders = {"test": data.test_dataloader, "validation": data.val_dataloader, NEW: data.new_dataloader}
+    loader = loaders[part]()
     found: dict[str, list[Tensor]] = {"relaxed": [], "answer": []}
     with torch.no_grad():
         for batch in track(loader, "predicting", console=console, transient=True):

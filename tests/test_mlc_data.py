@@ -184,12 +184,12 @@ def test_encodings_turn_nominal_values_into_numbers() -> None:
         Attribute("size"),
     )
     x = np.array([[0, 0, 1, 2, 0.5], [1, 1, 0, NAN, 2], [2, NAN, 0, 2, 3]], np.float32)
-    np.testing.assert_array_equal(ENCODINGS["released"](x, features), x)
+    np.testing.assert_array_equal(ENCODINGS["released"](x, features, 3), x)
     np.testing.assert_array_equal(
-        ENCODINGS["clean"](x, features),
+        ENCODINGS["clean"](x, features, 3),
         [[1, 1, 0, 0, 1, 0.5], [0, 0, NAN, NAN, NAN, 2], [NAN, 0, 0, 0, 1, 3]],
     )
-    one_hot = ENCODINGS["one_hot"](csr_array(x), features)
+    one_hot = ENCODINGS["one_hot"](csr_array(x), features, 3)
     assert one_hot.shape == (3, 3 + 2 + 2 + 3 + 1)
     np.testing.assert_array_equal(one_hot[0], [1, 0, 0, 1, 0, 0, 1, 0, 0, 1, 0.5])
 

@@ -12,10 +12,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import text_parts
 from citation_data import vectors
+from datamodules.splits import by_files
 from lightning_modules.metrics.roles import RoleScores
 from make_mlc import dense_arff
 from scripts import predict, train
+from scripts.finished_run import built
 
 ROOT = Path(__file__).resolve().parent.parent
 Run = Callable[..., Path]
@@ -108,54 +111,97 @@ def test_tags_have_names_and_the_scores_of_the_record(scheme: str, run: Run, tmp
 
 def test_masks_are_arrays(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = run("data/weizmann_horses_32_whole", "scheme/cross_entropy")
-    assert predict.main([str(folder)]) == 2
+    assert predict.main([str(folder), f"--out={tmp_path}/masks.jsonl"]) == 2
     assert "Masks have no names. Take a .npz file:  --out answers.npz" in capsys.readouterr().err
-    file = tmp_path / "masks.npz"
-    assert predict.main([str(folder), f"--out={file}"]) == 0
-    with np.load(file, allow_pickle=False) as arrays:
+    assert predict.main([str(folder), f"--new={folder}/record.json"]) == 2
+    assert "Horses32 reads no file of new examples" in " ".join(capsys.readouterr().err.split())
+    assert predict.main([str(folder)]) == 0
+    with np.load(folder / "test.npz", allow_pickle=False) as arrays:
         answer, truth = arrays["answer"] > 0, arrays["truth"] > 0
     union = (answer | truth).sum((1, 2))
     iou = ((answer & truth).sum((1, 2)) / union.clip(1)).mean()
     assert iou == pytest.approx(scores(folder)["test/iou"], abs=1e-6)
 
 
-def test_a_file_that_training_never_saw_is_read_row_by_row(
-    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("scale", "encoding"),
+    [("train", "clean"), ("all", "clean"), ("standard_all", "one_hot"), ("none", "clean")],
+)
+def test_new_rows_are_read_as_those_of_the_run(
+    scale: str, encoding: str, run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     draw = np.random.default_rng(0)
-    x = draw.normal(size=(300, 3))
+    x = draw.normal(size=(200, 3))
     y = np.eye(3, dtype=int)[x.argmax(1)]
-    files = {name: tmp_path / f"{name}.arff" for name in ("train", "new")}
-    files["train"].write_text(dense_arff(x, y))
-    other = 3 * draw.normal(size=(20, 3))
-    files["new"].write_text(dense_arff(other, np.zeros((20, 3), int)))
-    settings = {"trainer.max_epochs": 30, "data.scale": "train"} | {
-        "data.num_features": 3,
-        "data.num_labels": 3,
-    }
-    folder = run(
-        "data/arff",
-        "scheme/cross_entropy",
-        **settings,
-        **{"data.train": files["train"], "trainer.limit_train_batches": 1.0},
+    train, new = tmp_path / "train.arff", tmp_path / "new.arff"
+    text = dense_arff(x, y)
+    head, rows = text[: text.index("@data") + 6], text[text.index("@data") + 6 :].splitlines()
+    rows[5] = ",".join(["?", *rows[5].split(",")[1:]])  # filled with a mean
+    train.write_text(head + "\n".join(rows))
+    sizes = {"data.num_features": 3, "data.num_labels": 3, "data.scale": scale, "data.encoding": encoding}
+    folder = run("data/arff", "scheme/cross_entropy", **sizes, **{"data.train": train})
+    assert predict.main([str(folder)]) == 0
+    _, data = built(folder)
+    data.setup()
+    own = [row for row in rows if row.strip()]
+    chosen = np.flatnonzero([*(share_of(len(own), data.split_seed, data.share))])
+    far = ",".join(["90.0", "-70.0", "?", "0", "0", "0"])  # would change a mean and a range
+    new.write_text(head + "\n".join([*(own[row] for row in chosen), far]))
+    assert predict.main([str(folder), f"--new={new}"]) == 0
+    lines, test = lines_of(folder / "new.jsonl"), lines_of(folder / "test.jsonl")
+    assert lines[:-1] == test and lines[-1]["truth"] == []
+    arrays = [tmp_path / f"{part}.npz" for part in ("test", "new")]
+    assert predict.main([str(folder), f"--out={arrays[0]}"]) == 0
+    assert predict.main([str(folder), f"--out={arrays[1]}", f"--new={new}"]) == 0
+    first, second = (np.load(file)["relaxed"] for file in arrays)
+    np.testing.assert_array_equal(first, second[:-1])
+
+
+def share_of(count: int, seed: int, share: float) -> np.ndarray:
+    """Which rows of one file are the test part."""
+    return np.isin(np.arange(count), by_files({"train": count}, share=share, seed=seed)["test"])
+
+
+@pytest.mark.skipif(bool(text_parts.missing()), reason=text_parts.missing())
+def test_new_texts_are_read_as_those_of_the_run(run: Run, tmp_path: Path) -> None:
+    header, *rows = text_parts.rows_of("train", 60)
+    train, test = (
+        text_parts.write_csv(tmp_path / f"{part}.csv", [header, *own])
+        for part, own in (("train", rows[:45]), ("test", rows[45:]))
     )
-    assert predict.main([str(folder), f"--data.test={files['new']}"]) == 0
-    lines = lines_of(folder / "test.jsonl")
-    assert [line["truth"] for line in lines] == [[]] * 20
-    right = [line["answer"] == [f"tag{best}"] for line, best in zip(lines, other.argmax(1), strict=True)]
-    assert np.mean(right) > 0.6
-    capsys.readouterr()
-    assert predict.main([str(folder), "--data.test=missing.arff"]) == 2
-    assert "There is no file missing.arff" in capsys.readouterr().err
+    settings = {"data.num_labels": 90, "data.max_pieces": 32, "data.folder": tmp_path, "data.pooling": "null"}
+    settings |= {"trained": "top_layers", "data.kept_layers": 4, "data.train": train, "data.test": test}
+    folder = run("data/own_text", "scheme/cross_entropy", **settings)
+    assert predict.main([str(folder)]) == 0
+    bare = text_parts.write_csv(
+        tmp_path / "bare.csv", [header, *([text, *"0" * 90] for text, *_ in rows[45:])]
+    )
+    for file in (test, bare):
+        assert predict.main([str(folder), f"--new={file}"]) == 0
+        new, own = lines_of(folder / "new.jsonl"), lines_of(folder / "test.jsonl")
+        assert [line["answer"] for line in new] == [line["answer"] for line in own]
+        assert (new == own) == (file == test)
+        assert not any(line["truth"] for line in new) == (file == bare)
+
+
+def test_a_set_of_the_registry_reads_a_file_too(run: Run, tmp_path: Path) -> None:
+    folder = run("data/emotions", "scheme/cross_entropy")
+    assert predict.main([str(folder)]) == 0
+    _, data = built(folder)
+    content = data.sources.read(data._registered(), data._registered().files["test"])
+    (tmp_path / "mine.arff").write_bytes(content)
+    assert predict.main([str(folder), f"--new={tmp_path}/mine.arff"]) == 0
+    assert lines_of(folder / "new.jsonl") == lines_of(folder / "test.jsonl")
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (["--out=answers.csv"], "answers.csv is neither .jsonl nor .npz."),
-        (["--trainer.max_epochs=3"], "--trainer.max_epochs=3 is no option here."),
-        (["--data.tset=a.arff"], "tset"),
-        (["--data.scale=all", "--data.test=a.arff"], "scaled by those of all parts"),
+        (["--trainer.max_epochs=3"], "unrecognized arguments: --trainer.max_epochs=3"),
+        (["--data.test=a.arff"], "--data.test=a.arff"),
+        (["--part=train"], "--part train: take test or validation."),
+        (["--new=missing.arff"], "There is no file missing.arff. Correct --new."),
     ],
 )
 def test_a_wrong_option_is_refused(
@@ -168,12 +214,16 @@ def test_a_wrong_option_is_refused(
     assert not (folder / "test.jsonl").exists()
 
 
-def test_a_tagger_has_the_scores_of_the_record(run: Run) -> None:
+def test_citations_have_the_scores_of_the_record_and_are_read_from_a_file(run: Run, tmp_path: Path) -> None:
     folder = run("data/cora_citations_5", "scheme/cross_entropy", **{"data.vectors": vectors()})
     assert predict.main([str(folder)]) == 0
     lines = lines_of(folder / "test.jsonl")
     right = [np.mean([a == b for a, b in zip(line["answer"], line["truth"], strict=True)]) for line in lines]
     assert np.mean(right) == pytest.approx(scores(folder)["test/word_accuracy"], abs=1e-6)
+    _, data = built(folder)
+    (tmp_path / "mine.tsv").write_bytes(data._content("test"))
+    assert predict.main([str(folder), f"--new={tmp_path}/mine.tsv"]) == 0
+    assert lines_of(folder / "new.jsonl") == lines
 
 
 TAGS = "NV"
@@ -225,7 +275,7 @@ def test_a_tagger_reads_sentences_that_training_never_saw(
 ) -> None:
     def predicted(file: Path) -> list[dict[str, Any]]:
         out = tmp_path / "out.jsonl"
-        assert predict.main([str(tagger), f"--data.test={file}", f"--out={out}"]) == 0
+        assert predict.main([str(tagger), f"--new={file}", f"--out={out}"]) == 0
         return lines_of(out)
 
     def right(line: dict[str, Any]) -> float:
@@ -245,10 +295,8 @@ def test_a_tagger_whose_sentences_have_changed_predicts_nothing(
     tagger: Path, words: dict[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     words["train"].write_text(words["train"].read_text() + "\nwab N\n")
-    assert predict.main([str(tagger), f"--data.test={words['new']}"]) == 2
+    assert predict.main([str(tagger), f"--new={words['new']}"]) == 2
     assert "train.tsv has changed since this run was trained." in capsys.readouterr().err
-    assert predict.main([str(tagger), f"--data.train={words['new']}"]) == 2
-    assert "but for --data.train" in " ".join(capsys.readouterr().err.split())
 
 
 def test_the_answer_of_roles_is_the_decoders() -> None:

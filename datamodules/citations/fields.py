@@ -85,13 +85,7 @@ class Citations(TaggedSentences):
     def read(self) -> dict[str, Sentences]:
         """See TaggedSentences.read; references without labels have the first tag at each token."""
         parts = {
-            part: read_sentences(
-                self._content(part),
-                where=self._name(part),
-                num_columns=2,
-                tags=self.names,
-                untagged=self.every_row and part != "train",
-            )
+            part: read_sentences(self._content(part), where=self._name(part), num_columns=2, tags=self.names)
             for part in PARTS
         }
         references = read_references(self._content("unlabelled"), where=self._name("unlabelled"))

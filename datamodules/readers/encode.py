@@ -14,12 +14,12 @@ Matrix: TypeAlias = np.ndarray | csr_array
 POSITIVE = {"1", "yes", "y", "true", "t", "on", "positive", "present"}
 
 
-def released(x: Matrix, features: tuple[Attribute, ...]) -> Matrix:
+def released(x: Matrix, features: tuple[Attribute, ...], _known: int) -> Matrix:
     """Nominal values, identifiers too, by their index in the declaration: {YES, NO} gives YES 0, NO 1."""
     return x
 
 
-def one_hot(x: Matrix, features: tuple[Attribute, ...]) -> Matrix:
+def one_hot(x: Matrix, features: tuple[Attribute, ...], _known: int) -> Matrix:
     """A column for each value of each nominal attribute."""
     if all(attribute.values is None for attribute in features):
         return x
@@ -27,10 +27,11 @@ def one_hot(x: Matrix, features: tuple[Attribute, ...]) -> Matrix:
     return np.concatenate([_indicators(x[:, i], attribute) for i, attribute in enumerate(features)], axis=1)
 
 
-def clean(x: Matrix, features: tuple[Attribute, ...]) -> Matrix:
+def clean(x: Matrix, features: tuple[Attribute, ...], known: int) -> Matrix:
     """Identifiers dropped; of two values YES, true or 1 is 1 and the other 0; a column each for more values.
 
-    An identifier is a nominal attribute of more than two values that differs in every row.
+    An identifier is a nominal attribute of more than two values that differs in each of the first
+    `known` rows.
     """
     if all(attribute.values in (None, ("0", "1")) for attribute in features):
         return x
@@ -42,7 +43,7 @@ def clean(x: Matrix, features: tuple[Attribute, ...]) -> Matrix:
             columns.append(column[:, None])
         elif len(values) <= 2:
             columns.append((1 - column if _is_positive(values[0]) else column)[:, None])
-        elif len(np.unique(column)) < len(column):
+        elif len(np.unique(column[:known])) < known:
             columns.append(_indicators(column, attribute))
     return np.concatenate(columns, axis=1)
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from datamodules.base import DeviceData, Split
+from datamodules.base import NEW, DeviceData, Split
 from datamodules.errors import DataMismatch, DataNotFound, FormatError, no_file
 from datamodules.readers.hub import HubTexts
 from datamodules.readers.texts import LabelledTexts, read_csv, read_json_lines, read_line_pairs, read_names
@@ -189,10 +189,14 @@ class MultiLabelTexts(DeviceData):
                 f"Set --data.num_labels {len(names)}."
             )
         self.names = names
-        y = np.concatenate([part.indicators(names) for part in parts.values()])
         lengths = {part: len(read.texts) for part, read in parts.items()}
-        texts = [text for part in parts.values() for text in part.texts]
-        return texts, y, by_files(lengths, share=self.share, seed=self.split_seed)
+        rows = by_files(lengths, share=self.share, seed=self.split_seed)
+        if self.new:
+            parts[NEW] = self._new(self.new)
+            known = sum(lengths.values())
+            rows[NEW] = np.arange(known, known + len(parts[NEW].texts))
+        y = np.concatenate([part.indicators(names) for part in parts.values()])
+        return [text for part in parts.values() for text in part.texts], y, rows
 
     @property
     def _known(self) -> bool:
@@ -224,6 +228,12 @@ class MultiLabelTexts(DeviceData):
             return read_line_pairs(first, second, where=(texts, labels))
         ((name, content),) = contents
         return READERS[_suffix(name)](content, where=name)
+
+    def _new(self, path: Path) -> LabelledTexts:
+        name = shown(path)
+        if reason := _Own(NEW, path, None).missing():
+            raise DataNotFound(reason)
+        return READERS[_suffix(name)](self.record_checksum(name, unpack(path)), where=name)
 
     def _names(self, parts: dict[str, LabelledTexts]) -> tuple[str, ...]:
         """The labels in the order of y."""

@@ -199,7 +199,7 @@ def _arff() -> tuple[bytes, ...]:
 def _read_arff(content: bytes) -> None:
     table = read_arff(content, where="x.arff", num_labels=0 if b"-C" in content else 2)
     for encode in ENCODINGS.values():
-        x = encode(table.x, table.features)
+        x = encode(table.x, table.features, len(table.y))
         for scale in (None, "range", "standard"):
             Filler(x, scale=scale)(x.copy())
 
