@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from energies.potentials import ChainPotentials, Potentials
 from losses.objectives import ValueAndGradient
-from networks.batch_norm import at_rest, batch_norms
 from networks.inputs import Inputs
+from networks.layers import at_rest, batch_norms
 
 
 class ConditionedEnergy:

@@ -13,9 +13,9 @@ from torch.utils.checkpoint import checkpoint
 
 from energies.base import ConditionedEnergy, Energy, linear
 from energies.free_memory import free_bytes
-from networks.dropout import Dropout
 from networks.fcn import pixels
 from networks.inputs import Inputs
+from networks.layers import Dropout
 from networks.sizes import at_least
 
 SHARE = 0.5  # of the free memory that the masks of one call may take

@@ -11,8 +11,8 @@ from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 
 from energies.base import ConditionedEnergy, MaskedEnergy, linear
-from networks.dropout import Dropout
 from networks.inputs import Inputs
+from networks.layers import Dropout
 from networks.sizes import at_least, match_answers
 
 LONGEST_WAVE = 1e4

@@ -20,7 +20,7 @@ from lightning_modules.engine.best import forget_best
 from lightning_modules.engine.energy_check import check_energies
 from lightning_modules.engine.processes import share_gradients, share_statistics, unshared
 from lightning_modules.engine.steps import are_plain, plain_step
-from networks.batch_norm import at_rest, batch_norms
+from networks.layers import at_rest, batch_norms
 
 Loss = Callable[[Batch], Tensor]
 

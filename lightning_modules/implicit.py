@@ -19,7 +19,7 @@ from lightning_modules.engine.processes import mean_over_processes, over_process
 from losses.amounts import not_negative
 from losses.objectives import EnergyFn, Objective
 from losses.observed import over_observed
-from networks.batch_norm import at_rest
+from networks.layers import at_rest
 from networks.sizes import at_least
 
 

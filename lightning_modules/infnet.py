@@ -20,7 +20,7 @@ from lightning_modules.phases import Phased
 from losses.amounts import not_negative
 from losses.joint import ROLES, JointObjective, Perceptron, Role, RoleEnergies
 from losses.observed import mean
-from networks.batch_norm import at_rest, batch_norms
+from networks.layers import at_rest, batch_norms
 from networks.sizes import at_least
 
 

@@ -7,9 +7,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from networks.dropout import Dropout
 from networks.features import Features
 from networks.inputs import Sequences
+from networks.layers import Dropout
 from networks.sizes import at_least
 
 

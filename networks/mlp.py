@@ -9,9 +9,9 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from networks.dropout import Dropout
 from networks.features import Features
 from networks.inputs import Inputs, SparseRows
+from networks.layers import Dropout
 from networks.sizes import at_least
 
 

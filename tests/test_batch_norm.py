@@ -21,7 +21,7 @@ from lightning_modules.crf_stage import CRFStage, Phase
 from lightning_modules.implicit import Implicit
 from lightning_modules.metrics.masks import MaskScores
 from losses.objectives import Contrastive
-from networks.batch_norm import batch_norms
+from networks.layers import batch_norms
 from networks.unet import UNet
 from test_pictures import some_pictures
 

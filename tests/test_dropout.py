@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from networks.dropout import Dropout
+from networks.layers import Dropout
 
 INTEL = "GenuineIntel" in (Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else "")
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from inference.bilevel.derivatives import refuse_once_differentiable, vjp
 from inference.bilevel.hypergradient import Bilevel, Exact, HessianProducts, Products
 from inference.linear import Vector
-from networks.dropout import Dropout
+from networks.layers import Dropout
 from networks.mlp import MLP, LabelMLP
 
 IN_TURN = (nn.Sequential, MLP, LabelMLP)  # modules that run their children one after another

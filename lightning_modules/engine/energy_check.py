@@ -5,7 +5,7 @@ from torch import nn
 
 from datamodules.batches import Batch
 from energies.base import Energy
-from networks.batch_norm import at_rest, batch_norms
+from networks.layers import at_rest, batch_norms
 
 
 @torch.no_grad()

@@ -14,7 +14,7 @@ from pytorch_lightning.strategies import Strategy
 from torch import Tensor, nn
 
 from lightning_modules.engine.gradients import set_gradients
-from networks.batch_norm import batch_norms
+from networks.layers import batch_norms
 
 
 def world_size() -> int:
