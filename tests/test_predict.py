@@ -14,6 +14,8 @@ import torch.nn.functional as F
 
 import text_parts
 from citation_data import vectors
+from datamodules.sources.files import Sources
+from datamodules.sources.registry import data_set
 from datamodules.splits import by_files
 from lightning_modules.metrics.roles import RoleScores
 from make_mlc import dense_arff
@@ -57,6 +59,12 @@ def lines_of(file: Path) -> list[dict[str, Any]]:
 
 def scores(run: Path) -> dict[str, float]:
     return json.loads((run / "record.json").read_text())["metrics"]
+
+
+def file_of_test(name: str) -> bytes:
+    """The test part of a set of the registry."""
+    data = data_set(name)
+    return Sources().read(data, data.files["test"])
 
 
 def f1(line: dict[str, Any]) -> float:
@@ -187,9 +195,7 @@ def test_new_texts_are_read_as_those_of_the_run(run: Run, tmp_path: Path) -> Non
 def test_a_set_of_the_registry_reads_a_file_too(run: Run, tmp_path: Path) -> None:
     folder = run("data/emotions", "scheme/cross_entropy")
     assert predict.main([str(folder)]) == 0
-    _, data = built(folder)
-    content = data.sources.read(data._registered(), data._registered().files["test"])
-    (tmp_path / "mine.arff").write_bytes(content)
+    (tmp_path / "mine.arff").write_bytes(file_of_test("emotions"))
     assert predict.main([str(folder), f"--new={tmp_path}/mine.arff"]) == 0
     assert lines_of(folder / "new.jsonl") == lines_of(folder / "test.jsonl")
 
@@ -220,8 +226,7 @@ def test_citations_have_the_scores_of_the_record_and_are_read_from_a_file(run: R
     lines = lines_of(folder / "test.jsonl")
     right = [np.mean([a == b for a, b in zip(line["answer"], line["truth"], strict=True)]) for line in lines]
     assert np.mean(right) == pytest.approx(scores(folder)["test/word_accuracy"], abs=1e-6)
-    _, data = built(folder)
-    (tmp_path / "mine.tsv").write_bytes(data._content("test"))
+    (tmp_path / "mine.tsv").write_bytes(file_of_test("cora_citations"))
     assert predict.main([str(folder), f"--new={tmp_path}/mine.tsv"]) == 0
     assert lines_of(folder / "new.jsonl") == lines
 
