@@ -21,26 +21,6 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # counts only before anything imports triton
 
 CHECKED = ("energies", "inference", "losses")
-LONG = (
-    "test_conf",
-    "test_ddp",
-    "test_experiments_engine",
-    "test_experiments_cli",
-    "test_text",
-    "test_sweep_local",
-    "test_citations",
-    "test_adding",
-    "test_pictures",
-    "test_chain_types",
-    "test_tag_lm",
-    "test_tagged_data",
-    "test_interruptions",
-    "test_exact_augmented",
-    "test_foundation",
-    "test_kill",
-    "test_restarts",
-    "test_following",
-)
 ROOT = Path(__file__).resolve().parent.parent
 
 install_import_hook(CHECKED, "shape_checks.checked")
@@ -53,12 +33,6 @@ hypothesis.settings.load_profile("suite")
 def pytest_xdist_auto_num_workers() -> int:
     """Two more than there are processors: workers often wait for processes that their tests start."""
     return (os.cpu_count() or 1) + 2
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files that take long come first: each is one worker's, and the last to begin ends the run."""
-    place = {name: number for number, name in enumerate(LONG)}
-    items.sort(key=lambda item: place.get(item.path.stem, len(LONG)))
 
 
 @pytest.fixture
