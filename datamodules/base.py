@@ -98,7 +98,7 @@ class DeviceData(LightningDataModule):
 
     def kept(self, part: str, rows: np.ndarray, y: np.ndarray) -> np.ndarray:
         """Those of these rows of a part that have a label; with `every_row` all, but for training."""
-        return rows if part == NEW or (self.every_row and part != "train") else rows[y[rows].any(1)]
+        return rows if self.every_row and part != "train" else rows[y[rows].any(1)]
 
     @abstractmethod
     def load(self) -> dict[str, Split]:

@@ -17,6 +17,7 @@ from experiments import store
 from experiments.errors import TableError, UserError
 from experiments.page import index, page
 from experiments.page.intervals import Sample
+from experiments.page.references import References
 from experiments.page.state import state_file
 from experiments.page.summary import Summary, number, summarise
 from experiments.plan.claims import ClaimError, holds, read_claim
@@ -127,6 +128,13 @@ def test_a_record_of_an_earlier_config_is_marked(world: World) -> None:
     fill({"plain": [0.5, 0.5]})
     cell = summary(ids={"plain/easy/0": "plain0", "plain/easy/1": "another"}).cells["plain", "easy"]
     assert cell.stale == 1 and "(2/2)†" in page.markdown(summary(ids={"plain/easy/1": "another"}))
+
+
+def test_a_reference_knows_a_record_of_an_earlier_config(world: World) -> None:
+    record("plain", 0, 0.5)
+    for run, stale in ((store.read_results("toy").records[0]["id"], 0), ("0" * 16, 1)):
+        store.write_json(state_file("toy"), {"ids": {"plain/easy/0": run}})
+        assert References().of("toy").cells["plain", "easy"].stale == stale
 
 
 def test_claims_hold_fail_or_wait_with_their_intervals(world: World) -> None:
