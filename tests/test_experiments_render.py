@@ -131,8 +131,8 @@ def test_a_record_of_an_earlier_config_is_marked(world: World) -> None:
 
 
 def test_a_reference_knows_a_record_of_an_earlier_config(world: World) -> None:
-    record("plain", 0, 0.5)
-    for run, stale in ((store.read_results("toy").records[0]["id"], 0), ("0" * 16, 1)):
+    fill({"plain": [0.5]})
+    for run, stale in (("plain0", 0), ("another", 1)):
         store.write_json(state_file("toy"), {"ids": {"plain/easy/0": run}})
         assert References().of("toy").cells["plain", "easy"].stale == stale
 
