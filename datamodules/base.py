@@ -53,7 +53,7 @@ class DeviceData(LightningDataModule):
     `names`, where the data has some, are those of the labels or tags, in the order of y. With `every_row`
     validation and test keep rows without a label, which can be predicted but not judged. A file `new` of
     further examples becomes a part of that name, where the data can read one: all else is fitted, numbered
-    and drawn as without it.
+    and drawn as without it. Where each example is a file, `new` is their folder, and `new_files` are they.
 
     With `num_train` only that many of the training examples stay, drawn with the seed; those of a smaller
     number are among those of a larger one.
@@ -65,6 +65,7 @@ class DeviceData(LightningDataModule):
     names: Sequence[str] = ()
     every_row = False
     new: Path | None = None
+    new_files: Sequence[Path] = ()
 
     def __init__(
         self,

@@ -16,6 +16,7 @@ import torch
 from datamodules.base import DeviceData, Split
 from datamodules.batches import Transform
 from datamodules.errors import DataMismatch, FormatError
+from datamodules.pictures.new import with_new
 from datamodules.readers.pictures import read_pair
 from datamodules.sources.files import Sources
 from datamodules.sources.needed import as_config
@@ -112,7 +113,7 @@ class Horses32(_Published):
         x = torch.from_numpy(arrays["images"]).movedim(-1, 1).contiguous()
         y = torch.from_numpy(arrays["masks"])
         rows = {part: torch.from_numpy(arrays[name]).long() for part, name in PARTS.items()}
-        return {part: Split(x[index], y[index]) for part, index in rows.items()}
+        return with_new(self, {part: Split(x[index], y[index]) for part, index in rows.items()}, x.shape[-1])
 
 
 def read_arrays(content: bytes, *, where: str | Path) -> dict[str, np.ndarray]:
@@ -181,7 +182,7 @@ class Horses(_Published):
         x, y, fold = torch.from_numpy(pictures), torch.from_numpy(masks), horse_folds(self.split_seed)
         chosen = {"validation": fold == VALIDATION, "test": fold == self.test_fold}
         chosen = {"train": ~(chosen["validation"] | chosen["test"]), **chosen}
-        return {part: Split(x[rows], y[rows]) for part, rows in chosen.items()}
+        return with_new(self, {part: Split(x[rows], y[rows]) for part, rows in chosen.items()}, self.size)
 
 
 def read_horses(

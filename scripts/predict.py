@@ -3,12 +3,16 @@
     python -m scripts.predict RUN                               # to the test part, in RUN/test.jsonl
     python -m scripts.predict RUN --out answers.npz --part validation
     python -m scripts.predict RUN --new mine.arff     # a file that training never saw, in RUN/new.jsonl
+    python -m scripts.predict RUN --new my-pictures   # a folder of them, their masks in RUN/new/
 
 A .jsonl file has one example a line, in the order of the part: its `row`, from 0; `answer` and `truth`, the
 names of the labels or the tag of each position. A .npz file has arrays: `relaxed`, answers before the cut;
 `answer` and `truth`, of 0 and 1; and `mask`, the real positions, where answers have some. Label sets are cut
 at the threshold that validation chose. A row without a label, or a sentence without tags, is predicted too;
 its truth is empty.
+
+The mask of a new picture is a PNG with its name and its size, the object white. Each pixel has the answer of
+the nearest pixel that the network saw.
 
 A file of new examples has the format of the run's own files: label sets, texts, or sentences. What training
 fitted to its data, such as scales and numbers of words, stays. A network's words that training did not know
@@ -23,12 +27,13 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
+from PIL import Image, ImageOps
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import track
 from torch import Tensor
 
-from datamodules.base import NEW, DeviceData, Split
+from datamodules.base import NEW, DeviceData
 from datamodules.errors import DataError
 from datamodules.tagged import TaggedSentences
 from experiments import store
@@ -38,7 +43,7 @@ from scripts.finished_run import built, read
 from scripts.options import Options, refused
 
 PARTS = ("test", "validation")
-FORMATS = (".jsonl", ".npz")
+FORMATS = (".jsonl", ".npz", "")  # the last a folder
 Arrays = dict[str, np.ndarray]
 
 
@@ -47,23 +52,32 @@ def main(arguments: list[str] | None = None) -> int:
     parser = Options(prog="python -m scripts.predict", description=__doc__)
     parser.add_argument("run", type=Path, help="the folder of a finished run")
     parser.add_argument("--part", choices=PARTS, default="test", help="of the data (default: test)")
-    parser.add_argument("--new", type=Path, help="a file of examples that training never saw, instead")
     parser.add_argument(
-        "--out", type=Path, help="the file, .jsonl or .npz (default: RUN/PART.jsonl; .npz for masks)"
+        "--new",
+        type=Path,
+        help="examples that training never saw, instead: a file, or a folder of pictures",
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        help="the file, .jsonl or .npz, for masks .npz, of new pictures also a folder (default: in RUN)",
     )
     errors = Console(stderr=True, highlight=False, soft_wrap=True)
     try:
         given = parser.parse_args(arguments)
         part = NEW if given.new else given.part
         if given.out and given.out.suffix not in FORMATS:
-            raise UserError(f"{given.out} is neither .jsonl nor .npz. Correct --out.")
+            raise UserError(f"{given.out} is neither .jsonl, .npz nor a folder. Correct --out.")
         scheme, data = built(given.run)
         read_with(data, given.new, given.run)
         if given.new:
             renumber(scheme, data)
-        out = given.out or given.run / f"{part}{'.npz' if are_masks(data.splits[part]) else '.jsonl'}"
-        arrays = predict(scheme, data, part, errors, named=out.suffix == ".jsonl")
-        write(out, arrays, data.names)
+        out = where(given.out, given.run, data, part)
+        arrays = predict(scheme, data, part, errors)
+        if out.suffix:
+            write(out, arrays, data.names)
+        else:
+            write_masks(out, arrays["answer"], data.new_files)
     except (UserError, DataError) as error:
         return refused(error)
     console = Console(highlight=False, soft_wrap=True)
@@ -71,9 +85,22 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def are_masks(split: Split) -> bool:
-    """Whether answers are masks, which have no names."""
-    return split.mask is None and split.y.dim() > 2
+def where(out: Path | None, run: Path, data: DeviceData, part: str) -> Path:
+    """The file of the answers to a part, or the folder of masks.
+
+    Raises:
+        UserError: `out` is not for answers of this kind, or is the folder of the pictures.
+    """
+    split, pictures = data.splits[part], bool(data.new_files)
+    masks = split.mask is None and split.y.dim() > 2
+    out = out or run / f"{part}{'' if pictures else '.npz' if masks else '.jsonl'}"
+    if masks and out.suffix == ".jsonl":
+        raise UserError("Masks have no names. Take a .npz file:  --out answers.npz")
+    if not pictures and not out.suffix:
+        raise UserError(f"{out} is no file; a folder is for masks of new pictures. Take .jsonl or .npz.")
+    if pictures and out.resolve() == data.new_files[0].parent.resolve():
+        raise UserError(f"{out} has the pictures themselves. Give the masks another folder:  --out masks")
+    return out
 
 
 def read_with(data: DeviceData, new: Path | None, run: Path) -> None:
@@ -82,14 +109,14 @@ def read_with(data: DeviceData, new: Path | None, run: Path) -> None:
     Raises:
         UserError: there is no such file, or this data reads none.
     """
-    if new and not new.is_file():
+    if new and not new.exists():
         raise UserError(f"There is no file {new}. Correct --new.")
     data.every_row, data.new = True, new
     read(data, run)
     if new and NEW not in data.splits:
         raise UserError(
-            f"{type(data).__name__} reads no file of new examples; label sets, texts and sentences do. Leave "
-            "out --new."
+            f"{type(data).__name__} reads no file of new examples; label sets, texts, sentences and pictures "
+            "do. Leave out --new."
         )
 
 
@@ -104,15 +131,9 @@ def renumber(scheme: Scheme, data: DeviceData) -> None:
             of_module(data.tables, known)
 
 
-def predict(scheme: Scheme, data: DeviceData, part: str, console: Console, *, named: bool) -> Arrays:
-    """The relaxed and discrete answers to a part, the truth and the mask, example by example.
-
-    Raises:
-        UserError: answers are to be `named`, and are masks.
-    """
+def predict(scheme: Scheme, data: DeviceData, part: str, console: Console) -> Arrays:
+    """The relaxed and discrete answers to a part, the truth and the mask, example by example."""
     whole = data.splits[part]
-    if named and are_masks(whole):
-        raise UserError("Masks have no names. Take a .npz file:  --out answers.npz")
     loaders = {"test": data.test_dataloader, "validation": data.val_dataloader, NEW: data.new_dataloader}
     loader = loaders[part]()
     found: dict[str, list[Tensor]] = {"relaxed": [], "answer": []}
@@ -152,6 +173,20 @@ def write(out: Path, arrays: Arrays, names: Sequence[str]) -> None:
         for row in range(len(arrays["answer"]))
     ]
     store.write(out, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
+
+
+def write_masks(folder: Path, answers: np.ndarray, pictures: Sequence[Path]) -> None:
+    """The mask of each picture as a PNG of the same name, each file whole or not at all.
+
+    Raises:
+        UserError: they cannot be written.
+    """
+    for answer, picture in zip(answers, pictures, strict=True):
+        with Image.open(picture) as seen:
+            size = ImageOps.exif_transpose(seen).size
+        mask = Image.fromarray(answer * 255).resize(size, Image.Resampling.NEAREST)
+        with store.replacing(folder / f"{picture.stem}.png") as part:
+            mask.save(part, "PNG")
 
 
 def _labels(arrays: Arrays, name: str, row: int, names: np.ndarray) -> list[str]:

@@ -12,6 +12,7 @@ import torch
 from datamodules.base import DeviceData, Split
 from datamodules.batches import Transform
 from datamodules.errors import DataNotFound
+from datamodules.pictures.new import with_new
 from datamodules.pictures.pairs import Pairs, find_pairs, read_list
 from datamodules.readers.pictures import read_pair
 from datamodules.sources.files import shown
@@ -93,7 +94,8 @@ class PictureFolder(DeviceData):
         listed = {part: read_list(file, pairs) for part, file in self.lists.items()}
         rows = by_names([*pairs], listed, share=self.share, seed=self.split_seed)
         x, y = self._decoded(pairs)
-        return {part: Split(x[index], y[index]) for part, index in rows.items()}
+        parts = {part: Split(x[index], y[index]) for part, index in rows.items()}
+        return with_new(self, parts, self.size, mask_suffix=self.mask_suffix)
 
     def _decoded(self, pairs: Pairs) -> tuple[torch.Tensor, torch.Tensor]:
         """All pictures and masks; keeps one checksum of all files with their names."""

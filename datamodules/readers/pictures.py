@@ -22,13 +22,29 @@ BLURRED = 0.05  # the largest share of values that are neither, as JPEG and soft
 OTHER_SHAPE = 0.02  # the largest relative difference of the aspect ratios of a picture and its mask
 
 
+def read_picture(file: BinaryIO, size: int, *, where: str | Path) -> np.ndarray:
+    """A picture (3, S, S) uint8; each pixel is the mean over the area it covers.
+
+    The whole picture is kept, so sides of different lengths become equal.
+
+    Raises:
+        FormatError: the file is no picture, is damaged or too large.
+    """
+    with opened(file, where) as colours:
+        return _resized(colours, size)
+
+
+def _resized(colours: Image.Image, size: int) -> np.ndarray:
+    resized = colours.convert("RGB").resize((size, size), Image.Resampling.BOX)
+    return np.asarray(resized).transpose(2, 0, 1)
+
+
 def read_pair(
     picture: BinaryIO, mask: BinaryIO, size: int, *, where: tuple[str | Path, str | Path]
 ) -> tuple[np.ndarray, np.ndarray]:
     """A picture (3, S, S) uint8 and its mask (S, S) uint8 in {0, 1}.
 
-    Each pixel of the picture is the mean over the area it covers; one of the mask is the nearest. The whole
-    picture is kept, so sides of different lengths become equal.
+    The picture is that of `read_picture`; each pixel of the mask is the nearest.
 
     Raises:
         FormatError: a file is no picture, is damaged or too large, or the mask is not two-valued.
@@ -38,9 +54,8 @@ def read_pair(
         check_shapes(colours.size, object_.size, where)
         grey = np.asarray(opaque(object_, where[1]).convert("L"))
         values = Image.fromarray(two_valued(grey, where[1], lossless=object_.format != "JPEG"))
-        resized = colours.convert("RGB").resize((size, size), Image.Resampling.BOX)
         nearest = values.resize((size, size), Image.Resampling.NEAREST)
-    return np.asarray(resized).transpose(2, 0, 1), np.asarray(nearest)
+        return _resized(colours, size), np.asarray(nearest)
 
 
 def check_shapes(

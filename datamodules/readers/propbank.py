@@ -17,6 +17,7 @@ FIXED = 5  # columns before the tags
 SENSE = 4
 NONE = "-"
 VERB = "V"  # the role of the predicate itself
+Columns = list[tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -36,13 +37,16 @@ class Propositions:
         return {tag[2:] for tag in {tag for column in self.tags for tag in column} if tag != "O"}
 
 
-def read_propositions(content: bytes, *, where: str, roles: Collection[str] = ()) -> Propositions:
+def read_propositions(
+    content: bytes, *, where: str, roles: Collection[str] = (), untagged: bool = False
+) -> Propositions:
     """Read a file; Windows line ends are accepted, and several empty lines count as one.
 
     Args:
         content: the file's bytes.
         where: the file's name, for the errors.
         roles: the known roles; left out, any.
+        untagged: whether a sentence may lack the columns of its tags, which are then empty.
 
     Raises:
         FormatError: with the line: this is not UTF-8, a column too few or too many, another number of columns
@@ -54,11 +58,10 @@ def read_propositions(content: bytes, *, where: str, roles: Collection[str] = ()
     place: list[int] = []
     tags: list[tuple[str, ...]] = []
     for first, rows in _blocks(content, where):
-        predicates = _checked(first, rows, where)
-        for column, (at, of_tokens) in enumerate(
-            zip(predicates, list(zip(*rows, strict=True))[FIXED:], strict=True), FIXED + 1
-        ):
-            _check_tags(of_tokens, first, column, where, roles)
+        predicates, columns = _checked(first, rows, where, untagged)
+        for column, (at, of_tokens) in enumerate(zip(predicates, columns, strict=True), FIXED + 1):
+            if not untagged or any(of_tokens):
+                _check_tags(of_tokens, first, column, where, roles)
             sentence.append(len(words))
             place.append(at)
             tags.append(of_tokens)
@@ -90,8 +93,8 @@ def _blocks(content: bytes, where: str) -> list[tuple[int, list[list[str]]]]:
     return [(first, rows) for first, rows in found if rows]
 
 
-def _checked(first: int, rows: list[list[str]], where: str) -> list[int]:
-    """The positions of the predicates of a sentence, after a check of its columns."""
+def _checked(first: int, rows: list[list[str]], where: str, untagged: bool) -> tuple[list[int], Columns]:
+    """The positions of the predicates of a sentence and their tags, after a check of its columns."""
     width = Counter(map(len, rows)).most_common(1)[0][0]
     for at, row in enumerate(rows):
         if len(row) < FIXED or len(row) != width:
@@ -105,11 +108,13 @@ def _checked(first: int, rows: list[list[str]], where: str) -> list[int]:
                 where, first + at, f"token {at + 1} of its sentence has the number {quoted(row[0])}"
             )
     predicates = [at for at, row in enumerate(rows) if row[SENSE] != NONE]
+    if untagged and width == FIXED:
+        return predicates, [("",) * len(rows)] * len(predicates)
     if width != FIXED + len(predicates):
         found = width - FIXED
         reason = f"the sentence has {len(predicates)} predicates and {found} columns of tags"
         raise bad_line(where, first, reason)
-    return predicates
+    return predicates, list(zip(*rows, strict=True))[FIXED:]
 
 
 def _check_tags(tags: tuple[str, ...], first: int, column: int, where: str, roles: Collection[str]) -> None:

@@ -3,6 +3,7 @@
 Shapes: N texts, L labels.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import Any, Literal
@@ -19,7 +20,8 @@ from datamodules.sources.needed import as_config
 from datamodules.sources.registry import DataSet, data_set
 from datamodules.splits import PARTS, Rows, by_files
 from datamodules.text.kept import keep
-from datamodules.text.tokens import pieces_of
+from datamodules.text.tokens import Pieces, pieces_of
+from networks.transformer.kept import Kept
 
 READERS = {".csv": read_csv, ".jsonl": read_json_lines}
 
@@ -150,16 +152,22 @@ class MultiLabelTexts(DeviceData):
         rows = {part: self.kept(part, index, y) for part, index in rows.items()}
         if empty := [part for part, index in rows.items() if not len(index)]:
             raise DataMismatch(f"No text with a label is left for {empty[0]}: give more, or another split.")
+        first_new = len(texts) - len(rows.get(NEW, ()))
+        own, new = self._encoded(texts[:first_new]), self._encoded(texts[first_new:])
+        splits = {}
+        for part, index in rows.items():
+            (pieces, kept), first = (new, first_new) if part == NEW else (own, 0)
+            inputs = pieces.inputs(torch.from_numpy(index - first), kept=kept)
+            splits[part] = Split(inputs, torch.from_numpy(y[index]))
+        return splits
+
+    def _encoded(self, texts: Sequence[str]) -> tuple[Pieces, Kept | None]:
+        """Their word pieces, and the states that are kept of them."""
         pieces = pieces_of(texts, self.encoder, max_pieces=self.max_pieces)
-        kept = None
-        if self.kept_layers:
-            kept = keep(
-                pieces, self.encoder, self.kept_layers, folder=self.sources.folder, pooling=self.pooling
-            )
-        return {
-            part: Split(pieces.inputs(torch.from_numpy(index), kept=kept), torch.from_numpy(y[index]))
-            for part, index in rows.items()
-        }
+        if not self.kept_layers or not texts:
+            return pieces, None
+        folder, pooling = self.sources.folder, self.pooling
+        return pieces, keep(pieces, self.encoder, self.kept_layers, folder=folder, pooling=pooling)
 
     def read(self) -> tuple[list[str], np.ndarray, Rows]:
         """The texts of all files, one after the other, their label sets (N, L), the rows of each part.

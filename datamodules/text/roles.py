@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from datamodules.base import DeviceData, Split
+from datamodules.base import NEW, DeviceData, Split
 from datamodules.errors import DataMismatch, DataNotFound, no_file
 from datamodules.readers.propbank import Propositions, read_propositions
 from datamodules.sources.files import Sources, shown, unpack
@@ -114,7 +114,15 @@ class SemanticRoles(DeviceData):
         """Read the predicates and give the words of their sentences to the encoder's tokenizer."""
         if reason := self.missing():
             raise DataNotFound(reason)
-        parts = {part: self.read(part) for part in PARTS}
+        splits = self._splits({part: self.read(part) for part in PARTS})
+        if self.new:
+            content, name = unpack(self.new), shown(self.new)
+            new = read_propositions(content, where=name, roles=self.roles, untagged=True)
+            splits |= self._splits({NEW: new})
+        return splits
+
+    def _splits(self, parts: dict[str, Propositions]) -> dict[str, Split]:
+        """The predicates of these parts; what is kept of their encoder's layers is one file."""
         sentences = {
             part: torch.tensor(read.sentence).unique(return_inverse=True) for part, read in parts.items()
         }
@@ -153,12 +161,13 @@ class SemanticRoles(DeviceData):
 
 
 def encoded(part: Propositions, roles: Sequence[str]) -> tuple[Tensor, Tensor]:
-    """Tags y (N, T, S) one-hot, and which word is the predicate, (N, T); both bool."""
+    """Tags y (N, T, S) one-hot, or none where unknown, and which word is the predicate, (N, T); both bool."""
     number = {tag: index for index, tag in enumerate(bio_tags(roles))}
     lengths = torch.tensor([len(tags) for tags in part.tags])
     mask = torch.arange(int(lengths.max())) < lengths.unsqueeze(1)
-    tags = torch.tensor([number[tag] for column in part.tags for tag in column])
+    tags = torch.tensor([number.get(tag, -1) for column in part.tags for tag in column])
     y = torch.zeros(*mask.shape, len(number), dtype=torch.bool)
-    y[(*mask.nonzero(as_tuple=True), tags)] = True
+    example, place = (index[tags >= 0] for index in mask.nonzero(as_tuple=True))
+    y[example, place, tags[tags >= 0]] = True
     predicate = torch.arange(mask.shape[1]) == torch.tensor(part.place).unsqueeze(1)
     return y, predicate
