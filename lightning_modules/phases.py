@@ -11,7 +11,7 @@ from pytorch_lightning.callbacks.early_stopping import EarlyStoppingReason
 from pytorch_lightning.utilities.rank_zero import rank_zero_warn
 
 from lightning_modules.base import Scheme
-from lightning_modules.engine.best import restart
+from lightning_modules.engine.best import forget_best, restart
 from networks.pretrained import read_checkpoint
 
 
@@ -64,7 +64,9 @@ class Phased(Scheme):
 
     The trainer's EarlyStopping ends each phase and is then reset; the last phase ends the run. The training
     curve `phase` has the number of each epoch's phase, and a checkpoint stores its phase. A phase of
-    `from_best` begins with the weights of the best epoch so far, others with the last.
+    `from_best` begins with the weights of the best epoch so far, which stays the best until one is better.
+    Other phases begin with the last weights and train something else: no epoch before them is kept as the
+    best, so the last of them is tested.
     """
 
     from_best: ClassVar[tuple[str, ...]] = ()
@@ -83,6 +85,8 @@ class Phased(Scheme):
         if phase in self.from_best:
             best = Path(self.keeper(phase).best_model_path)
             self.load_state_dict(read_checkpoint(best)["state_dict"])
+        else:
+            forget_best(self.trainer)
 
     def next_phase(self) -> str | None:
         """The phase after this one, if there is one."""

@@ -1,5 +1,6 @@
 """Schemes of CRFs: what moves when, what online scaling chooses, exact resume in the middle of anything."""
 
+import json
 from collections.abc import Callable, Iterable
 from copy import deepcopy
 from functools import partial
@@ -14,9 +15,11 @@ from pytorch_lightning.cli import ReduceLROnPlateau
 from torch import Tensor, nn
 
 from datamodules.batches import Batches
+from datamodules.ocr import OCRLetters
 from energies.chain import ChainEnergy
 from energies.scaling import FixedAlpha, HardTemperature, Offline, Online, Regularised, Scaling, Temperature
 from energies.spaces import TagSequences
+from finished_runs import runner
 from inference.chain.criteria import (
     Criterion,
     Likelihood,
@@ -32,7 +35,9 @@ from lightning_modules.crf_stage import CRFStage
 from lightning_modules.cross_entropy import CrossEntropy
 from lightning_modules.metrics.sequence import SequenceScores
 from networks.inputs import Sequences
+from networks.pretrained import read_checkpoint
 
+LETTERS = OCRLetters().missing()
 N, T, D, S = 8, 5, 6, 4
 LENGTHS = torch.tensor([5, 3, 4, 1, 5, 2, 5, 4])
 adam, sgd = partial(torch.optim.Adam, lr=0.05), partial(torch.optim.SGD, lr=0.1)
@@ -187,6 +192,24 @@ def test_the_first_phase_predicts_by_the_network_alone_and_its_checkpoint_too(tm
     scores = trainer.test(later, Data(), str(tmp_path / "after-3.ckpt"), weights_only=True, verbose=False)
     torch.testing.assert_close(later.predict(batch), unary)
     assert scores[0]["test/word_accuracy"] == pytest.approx(watch.epochs[-1]["val/word_accuracy"])
+
+
+@pytest.mark.skipif(LETTERS is not None, reason=str(LETTERS))
+def test_a_stage_run_is_tested_with_its_last_phase_though_an_earlier_one_scored_as_well(
+    tmp_path: Path,
+) -> None:
+    still = {f"model.init_args.{phase}_optimizer.init_args.lr": 0.0 for phase in ("pairwise", "joint")}
+    few = {
+        "stop.patience": 1,
+        "stop.min_delta": 1.0,
+        "trainer.max_epochs": 9,
+        "trainer.limit_train_batches": 2,
+    }
+    folder = runner(tmp_path)("data/ocr", "scheme/crf_stage", "objective/marginal_ce", **still, **few)
+    record = json.loads((folder / "record.json").read_text())
+    assert record["curves"]["phase"] == [0, 0, 1, 1, 2, 2] and record["best_epoch"] == 4
+    assert read_checkpoint(folder / "checkpoints" / "best.ckpt")["phase"] == "joint"
+    assert sorted(file.name for file in (folder / "checkpoints").iterdir()) == ["best.ckpt", "last.ckpt"]
 
 
 def test_the_first_phase_alone_is_training_by_cross_entropy(tmp_path: Path) -> None:
