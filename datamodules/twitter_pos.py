@@ -35,9 +35,10 @@ class TwitterPOS(TaggedSentences):
     See TaggedSentences. Trained on oct27.train and oct27.dev together, validated on oct27.test, tested on
     daily547, as by Tu and Gimpel.                                                  [InfNet+ §6]
 
-    A word is looked up as it is written, else in lower case; each spelling has a row of its own. Row 1 is for
-    words without a vector: that of UUUNKKK in a user's file, or 0. Without a user's file, names, addresses,
-    #tags, numbers and signs without a vector share one random vector for each of these shapes.
+    A word is looked up as it is written; in the published vectors, which have lower case alone, else in lower
+    case. Each spelling has a row of its own. Row 1 is for words without a vector: that of UUUNKKK in a user's
+    file, or 0. Without a user's file, names, addresses, #tags, numbers and signs without a vector share one
+    random vector for each of these shapes.
 
     Args:
         longest_word: characters of a word that are read at most.
@@ -86,7 +87,7 @@ class TwitterPOS(TaggedSentences):
     def look_up(self, words: Ids, characters: Ids) -> dict[str, Tensor]:
         """See TaggedSentences.look_up."""
         vectors = self._vectors({*words, *map(str.lower, words), NO_WORD})
-        written = {word: word if word in vectors else word.lower() for word in words}
+        written = {word: word if self.own or word in vectors else word.lower() for word in words}
         found = {word: vectors[form] for word, form in written.items() if form in vectors}
         unknown = vectors.get(NO_WORD) if self.own else None
         if not self.own:

@@ -1,4 +1,4 @@
-"""The Gaussian field: one network scores each position, another embeds the positions.   [Scaling §3]
+"""The Gaussian field: one network scores each position, another embeds the positions.   [Scaling §4.2]
 
 Shapes: B examples, N positions (the pixels of a picture), M labels, D features. Positions may have several
 dimensions, such as (H, W), in place of N.
@@ -19,11 +19,11 @@ from energies.potentials import Factor
 from losses.amounts import above_zero
 from networks.inputs import Inputs
 
-PAIRS = 2048  # of positions, from which a mean over more pairs is estimated   [Scaling §5.3]
+PAIRS = 2048  # of positions, from which a mean over more pairs is estimated   [Scaling §5.2]
 
 
 class Definite(ABC):
-    """A policy by which a field gets a maximum: lambda above mu_max(K).   [Scaling §3]
+    """A policy by which a field gets a maximum: lambda above mu_max(K).   [Scaling §4.2]
 
     It is applied to each example, after any scaling. No gradient flows through mu_max: the eigenvector would
     pull on the embeddings of one direction alone, and where two eigenvalues are equal there is no gradient.

@@ -23,7 +23,7 @@ class Potentials(Protocol):
     """The scores of a structured answer: unary scores U, and pairwise scores W between its parts.
 
     Schemes and scalings use this interface for chains and for Gaussian fields. norm(M) is the mean absolute
-    value of the entries.   [Scaling §2]
+    value of the entries.   [Scaling §5.2]
 
     Attributes:
         unary: U, (B, *positions, S): a score for each of S labels at each position.

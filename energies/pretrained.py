@@ -1,4 +1,4 @@
-"""Energies loaded from a finished run.   [SEAL-static, §3.1]"""
+"""Energies loaded from a finished run.   [SEAL §2.1]"""
 
 from torch import Tensor, nn
 

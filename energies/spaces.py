@@ -109,7 +109,7 @@ class _Binary(AnswerSpace):
         return sets.draw(logits, num_samples)
 
     def log_prob(self, logits: Tensor, y: Tensor) -> Tensor:
-        logits = self.flat(logits.detach().to(torch.promote_types(logits.dtype, torch.float32)))
+        logits = self.flat(logits.to(torch.promote_types(logits.dtype, torch.float32)))
         on, off = F.logsigmoid(logits).clamp_min(LOG_FLOOR), F.logsigmoid(-logits).clamp_min(LOG_FLOOR)
         with torch.autocast(logits.device.type, enabled=False):
             return sets.sum_potentials(on - off, self.flat(y)) + off.sum(-1)
@@ -162,7 +162,7 @@ class PixelMasks(_Binary):
     """Binary images: y in {0, 1}^(H x W), relaxed to [0, 1]; one logit a pixel. H and W may differ by batch.
 
     Supervision is the cross-entropy of the pixels: their mean, or with `reduction: sum` their sum. Quality is
-    soft IoU and cost its complement, in [0, 1] with either.   [SEAL §5.4; DVN; Implicit eq. 6, horses]
+    soft IoU and cost its complement, in [0, 1] with either.   [SEAL §4.4; DVN; Implicit eq. 6, horses]
     """
 
     reduction: Literal["mean", "sum"] | None = None  # None is the mean; it keeps the ids of older runs
@@ -223,7 +223,7 @@ class TagSequences(AnswerSpace):
         return self._hide(F.one_hot(tags, self.num_tags).to(logits.dtype))
 
     def log_prob(self, logits: Tensor, y: Tensor) -> Tensor:
-        return torch.einsum("bts,...bts->...b", self._hide(logits.detach().log_softmax(-1)), y)
+        return torch.einsum("bts,...bts->...b", self._hide(logits.log_softmax(-1)), y)
 
     def decode(self, relaxed: Tensor) -> Tensor:
         return self._hide(F.one_hot(relaxed.argmax(-1), self.num_tags).to(relaxed.dtype))

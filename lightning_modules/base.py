@@ -15,8 +15,8 @@ from torchmetrics import Metric
 from datamodules.batches import Batch
 from energies.spaces import AnswerSpace
 from inference.teachers import Lesson, Teacher
-from lightning_modules.bookkeeping import Bookkeeping
 from lightning_modules.engine.best import forget_best
+from lightning_modules.engine.bookkeeping import Bookkeeping
 from lightning_modules.engine.energy_check import check_energies
 from lightning_modules.engine.processes import share_gradients, share_statistics, unshared
 from lightning_modules.engine.steps import are_plain, plain_step

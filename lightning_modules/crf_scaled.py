@@ -14,8 +14,8 @@ from energies.potentials import Potentials
 from energies.scaling import Scaling, under_each
 from inference.base import Criterion
 from lightning_modules.base import Part
-from lightning_modules.bookkeeping import mix
 from lightning_modules.crf import CRFScheme
+from lightning_modules.engine.bookkeeping import mix
 from lightning_modules.engine.processes import mean_over_processes, share_statistics
 from losses.observed import over_observed
 

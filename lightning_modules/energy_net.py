@@ -20,7 +20,7 @@ from networks.fcn import Windows
 class EnergyNet(Scheme):
     """An energy learns from guesses and predicts by gradient-based inference.
 
-    [SPEN; DVN; SEAL §4.2, "+ GBI"]
+    [SPEN; DVN; SEAL §4.1, "+ GBI"]
 
     `guesser` is the frozen task-net of a finished run. It gives starts of searches, or noise samples. Its
     dropout stays on while the energy trains, as in the released code. None: guesses come from searches alone.

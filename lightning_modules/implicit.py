@@ -13,7 +13,8 @@ from energies.base import Energy
 from inference.bilevel import Bilevel, OuterStep, Products, Solver
 from inference.guesses import Guess, GuessContext
 from inference.teachers import Lesson, Teacher
-from lightning_modules.base import Part, TaskNetScheme, check_clip_norm
+from lightning_modules.base import Part, TaskNetScheme, check_clip_norm, check_settings
+from lightning_modules.engine.encoder_copy import encoders
 from lightning_modules.engine.gradients import set_gradients
 from lightning_modules.engine.processes import mean_over_processes, over_processes, world_size
 from losses.amounts import not_negative
@@ -37,6 +38,9 @@ class Implicit(TaskNetScheme):
     With a `teacher` the outer loss has its answers where the truth is not observed; the inner loss does not:
     there the task-net learns from the energy alone.   [§5, citations]
 
+    `encoder_settings` are those in which the optimizer's group of the energy's pretrained encoders deviates,
+    such as {lr: 2.0e-5}; None makes one group of all.
+
     Training curves, each value the mean of an epoch: `explicit` and `implicit`, the norms of both gradients;
     `stopped`, the share of steps at which the solver stopped early. With `inner_tolerance` also `inner`, the
     norm of the inner gradient at the step of the energy, and `inner_steps`, the steps that were taken.
@@ -44,7 +48,7 @@ class Implicit(TaskNetScheme):
     Raises:
         ValueError: fewer than 1 inner step or 1 step between measurements; a weight, a damping, a tolerance
             or a number of epochs below 0, or not finite; a norm to clip to that is not above 0, or not above
-            the tolerance.
+            the tolerance; `encoder_settings` has one that the optimizer does not have.
     """
 
     resting: EnergyFn
@@ -68,6 +72,7 @@ class Implicit(TaskNetScheme):
         energy_clip_norm: float | None = 1.0,
         inner_tolerance: float | None = None,  # None keeps the ids of older runs
         teacher: Teacher | None = None,
+        encoder_settings: dict[str, float] | None = None,
         **scheme: Any,
     ) -> None:
         super().__init__(**scheme)
@@ -84,6 +89,7 @@ class Implicit(TaskNetScheme):
         self.save_hyperparameters()
         self.task_net, self.energy, self.objective, self.guess = task_net, energy, objective, guess
         self.energy_optimizer, self.task_optimizer = energy_optimizer, task_optimizer
+        self.encoder_settings = encoder_settings
         self.energy_weight, self.inner_steps, self.warm_up = energy_weight, inner_steps, warm_up
         self.energy_clip_norm, self.inner_tolerance, self.teacher = energy_clip_norm, inner_tolerance, teacher
         self.outer_step = OuterStep(solver, products, damping=damping, refresh=refresh)
@@ -178,12 +184,19 @@ class Implicit(TaskNetScheme):
         return lambda x, y: given(x)(y)
 
     def parts(self) -> dict[str, Part]:
-        theta, phi = self.task_net.parameters(), self.energy.parameters()
+        phi: list[Any] = [*self.energy.parameters()]
+        if self.encoder_settings is not None:
+            inside = {p for encoder in encoders(self.energy) for p in encoder.parameters()}
+            others, of_encoders = ([p for p in phi if (p in inside) is there] for there in (False, True))
+            phi = [{"params": others}, {"params": of_encoders, **self.encoder_settings}]
+        energy = Part(
+            phi, self.energy_optimizer, gradient=self.hypergradient, clip_norm=self.energy_clip_norm
+        )
+        check_settings("encoder_settings", self.encoder_settings, energy.optimizer)
+        of_task = self.task_net.parameters()
         return {
-            "task": Part(theta, self.task_optimizer, self.task_loss, **self.main_options),
-            "energy": Part(
-                phi, self.energy_optimizer, gradient=self.hypergradient, clip_norm=self.energy_clip_norm
-            ),
+            "task": Part(of_task, self.task_optimizer, self.task_loss, **self.main_options),
+            "energy": energy,
         }
 
     def on_train_epoch_end(self) -> None:

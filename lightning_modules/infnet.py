@@ -13,7 +13,7 @@ from datamodules.batches import Batch
 from energies.base import ConditionedEnergy, Energy
 from inference.networks import InferenceNetworks
 from lightning_modules.base import Part, check_settings
-from lightning_modules.bookkeeping import EVALUATION, judge, scores_of
+from lightning_modules.engine.bookkeeping import EVALUATION, judge, scores_of
 from lightning_modules.engine.processes import mean_over_processes
 from lightning_modules.metrics.changes import TagChanges
 from lightning_modules.phases import Phased

@@ -16,7 +16,7 @@ from networks.sizes import at_least
 class SealStatic(TaskNetScheme):
     """A task-net learns from supervision and from the loss-net of a finished run.
 
-    [SEAL §3.1, eq. 1]
+    [SEAL §2.1, eq. 1]
 
     `energy` is frozen. `objective` is the one it was trained with; its `inference_energy` enters the loss.
     """

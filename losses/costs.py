@@ -16,7 +16,7 @@ from torch import Tensor
 
 
 def l1(guess: Float[Tensor, "... L"], y: Float[Tensor, "... L"]) -> Float[Tensor, "..."]:
-    """Mean absolute difference: the Hamming cost of a relaxed answer.   [SEAL §5, Delta]"""
+    """Mean absolute difference: the Hamming cost of a relaxed answer.   [SEAL eq. 6, Delta]"""
     return (guess + y - 2 * guess * y).mean(-1)
 
 

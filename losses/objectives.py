@@ -194,16 +194,13 @@ class NCERanking(Ranked):
                 "NCERanking needs samples of a known distribution: --model.guess inference.guesses.Sampled"
             )
         answers = space.put_first(y, guesses.y)
-        score = -energy(x, answers) - space.log_prob(guesses.logits, answers)
+        score = -energy(x, answers) - space.log_prob(guesses.logits.detach(), answers)
         return ranking(score[0], score[1:])
 
 
 @dataclass(frozen=True)
 class Ranking(Ranked):
-    """The truth against the guesses, without log P_N.
-
-    [SEAL §4.4, ablation]
-    """
+    """The truth against the guesses, without log P_N.   [SEAL's code; §5, of a task-net]"""
 
     def rows(self, energy: EnergyFn, space: Answers, x: Inputs, y: Tensor, guesses: Guesses) -> Tensor:
         score = -energy(x, space.put_first(y, guesses.y))

@@ -77,6 +77,6 @@ class FreeEnergyAndSupervision(EnergyAndSupervision):
         not_negative(temperature=self.temperature)
 
     def energy_term(self, energy: EnergyFn, space: Answers, x: Inputs, logits: Tensor) -> Tensor:
-        """log_prob is linear in the answer and takes its logits as constants: -H(q), its gradient too."""
+        """log_prob is linear in the answer; with its logits as constants it is -H(q), its gradient too."""
         q = space.relax(logits)
-        return energy(x, q) + self.temperature * space.log_prob(logits, q)
+        return energy(x, q) + self.temperature * space.log_prob(logits.detach(), q)

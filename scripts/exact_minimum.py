@@ -22,7 +22,7 @@ from energies.chain import ChainEnergy
 from experiments.errors import UserError
 from inference.exact import lowest
 from lightning_modules.base import Scheme
-from lightning_modules.bookkeeping import judge, scores_of
+from lightning_modules.engine.bookkeeping import judge, scores_of
 from scripts.finished_run import finished, of
 from scripts.options import refused
 

@@ -1,6 +1,6 @@
 """Every scheme and objective of a table as runs of a second: small sizes, no randomness."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from copy import deepcopy
 from functools import cache
@@ -135,6 +135,23 @@ def runs() -> dict[str, list[str]]:
                 called = f"{Path(row.config[0]).stem} {row.tuned or 'set'}, {kind}"
                 found.setdefault(called, [*given, *configs(*tuned), *settings])
     return found
+
+
+def covering(names: Iterable[str]) -> list[str]:
+    """Runs that have each scheme with each objective, and each scheme with each kind of answer."""
+    left = {name: dials_and_kind(name) for name in names}
+    chosen, needed = [], set().union(*left.values())
+    while needed:
+        best = max(left, key=lambda name: len(left[name] & needed))
+        chosen.append(best)
+        needed -= left[best]
+    return [name for name in left if name in chosen]
+
+
+def dials_and_kind(name: str) -> set[tuple[str, str]]:
+    """Of a run's name `scheme objective, kind`: its scheme and objective, its scheme and kind."""
+    dials, _, kind = name.rpartition(", ")
+    return {("dials", dials), (dials.split()[0], kind)}
 
 
 @cache

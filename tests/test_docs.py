@@ -42,7 +42,7 @@ def test_the_readme_has_at_most_1200_words() -> None:
     assert len(README.split()) <= 1200
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [*PAGES, *(ROOT / "results").glob("*.md")], ids=lambda page: page.name)
 def test_every_link_to_a_file_leads_to_one(page: Path) -> None:
     text = re.sub(r"`[^`]*`", "", page.read_text())
     found = re.findall(r"\]\((?!https?://)([^)#]+)\)", text)

@@ -10,6 +10,7 @@ import torch
 from pytorch_lightning import Trainer
 from torch import nn
 
+import text_parts
 import text_world as world
 
 pytest.importorskip("transformers", reason="the extra hf is not installed")
@@ -20,6 +21,7 @@ from datamodules.text.tokens import pieces_of
 from energies.base import SumEnergy
 from energies.mlc import LabelMixEnergy, LocalEnergy
 from energies.spaces import LabelSets
+from experiments.run.cli import TrainCLI
 from inference.guesses import Sampled
 from lightning_modules.engine.encoder_copy import StopGradientCopy
 from lightning_modules.metrics.multilabel import MultiLabelScores
@@ -27,6 +29,7 @@ from lightning_modules.seal_dynamic import SealDynamic
 from losses.objectives import NCERanking
 from losses.task import EnergyAndSupervision
 from networks.transformer import Encoder
+from scheme_runs import configs
 
 LABELS, STORIES, LAYERS = 90, 24, 5
 adam = partial(torch.optim.AdamW, lr=1e-3)
@@ -117,3 +120,25 @@ def test_parts_without_the_same_encoders_are_refused(tmp_path: Path) -> None:
             ValueError, match=r"copies the encoders of task_net to those of energy: give both"
         ):
             train(scheme(energy_net), tmp_path, StopGradientCopy())
+
+
+@pytest.mark.skipif(bool(text_parts.missing()), reason=text_parts.missing())
+def test_the_encoder_of_an_energy_has_settings_of_its_own(tmp_path: Path) -> None:
+    files = ("conf/data/own_text.yaml", "conf/scheme/implicit.yaml", "conf/objective/cd.yaml")
+    still = ["--model.warm_up=0", "--model.encoder_settings={lr: 0.0}", "--trainer.max_epochs=1"]
+    few = ["--trainer.limit_train_batches=2", "--trainer.limit_val_batches=1"]
+    few += ["--trained=top_layers", "--data.kept_layers=4", "--data.pooling=null"]
+    cli = TrainCLI([*configs(*files), *text_parts.options(), *still, *few], run_dir=str(tmp_path / "run"))
+    energy = cli.model.energy
+    before = {name: p.detach().clone() for name, p in energy.named_parameters()}
+    cli.trainer.fit(cli.model, cli.datamodule)
+    inside = {
+        id(p) for module in energy.modules() if isinstance(module, Encoder) for p in module.parameters()
+    }
+    moved = {name: not torch.equal(before[name], p) for name, p in energy.named_parameters()}
+    of_encoder = {name: id(p) in inside for name, p in energy.named_parameters()}
+    assert any(of_encoder.values()) and not any(moved[name] for name in moved if of_encoder[name])
+    assert all(moved[name] for name in moved if not of_encoder[name])
+    cli.model.encoder_settings = {"rate": 0.1}
+    with pytest.raises(ValueError, match=r"encoder_settings has rate, which Adam does not have"):
+        cli.model.parts()

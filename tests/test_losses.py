@@ -211,3 +211,15 @@ def test_released_task_loss_sends_gradients_to_its_head_and_the_logits() -> None
     )
     torch.testing.assert_close(value, want.mean())
     assert all(q.grad is not None and q.grad.abs().sum() > 0 for q in [logits, *loss.parameters()])
+
+
+def test_a_network_that_ranks_by_its_likelihood_learns_as_worked_by_hand() -> None:
+    space, logits = LabelSets(2), tensor([[math.log(3.0), 0.0]], requires_grad=True)
+    answers = space.put_first(tensor([[1.0, 1.0]]), tensor([[[1.0, 0.0]], [[0.0, 0.0]]]))
+    score = space.log_prob(logits, answers)
+    torch.testing.assert_close(score.exp(), tensor([[0.375], [0.375], [0.125]]))  # 3/4, 1/4 and 1/2
+    loss = losses.ranking(score[0], score[1:])
+    assert loss.item() == pytest.approx(math.log(7 / 3))
+    # p(label in a set drawn by the softmax) - truth: 6/7 - 1 and 3/7 - 1
+    loss.sum().backward()
+    torch.testing.assert_close(logits.grad, tensor([[-1 / 7, -4 / 7]]))

@@ -108,3 +108,23 @@ def test_each_step_of_a_path_is_named_by_one_before_it_or_by_a_config(path: str)
         read += source(*before)
         owner, _, last = name.rpartition(".")
         assert owner == scheme or re.search(rf"\b{last}\b", read) or f".{name.split('.')[0]}" in chosen, name
+
+
+SECTIONS_OF = {  # as numbered in the papers; the text of Implicit at hand has no numbers below its sections
+    "SEAL": ["2.1", "2.2", "2.3", "4.1", "4.2", "4.3", "4.4", *"1234567"],
+    "Scaling": ["4.1", "4.2", "5.1", "5.2", "6.1", "6.2", *"1234567"],
+    "InfNet+": ["3.1", "4.1", "4.2", "4.3", *"123456789"],
+    "Implicit": [*"12345"],
+}
+
+
+def test_a_cited_section_is_one_of_its_paper() -> None:
+    files = [path for room in SCIENCE for path in (ROOT / room).rglob("*.py")]
+    strange = []
+    for path in [*files, *(ROOT / "conf").rglob("*.yaml"), ROOT / "docs" / "papers.md"]:
+        for inner in re.findall(r"\[([^\]]*)\]", path.read_text()):
+            for part in inner.split(";"):
+                if paper := re.match(r"\s*(SEAL|Scaling|InfNet\+|Implicit)(?!\w)", part):
+                    found = re.findall(r"§ ?(\d(?:\.\d)?)", part)
+                    strange += [(path.name, part) for n in found if n not in SECTIONS_OF[paper[1]]]
+    assert not strange

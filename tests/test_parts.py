@@ -25,7 +25,7 @@ MAY_ASK_FOR_TYPES = {
     ("energy_check.py", "check_energies"),  # a scheme may have energies anywhere within
     ("base.py", "_advance"),  # torch's schedules share no base, and one of them takes a score
     ("bookkeeping.py", "_plain"),  # what a file holds: dicts, lists, numbers
-    ("encoder_copy.py", "_encoders"),  # a part may have encoders anywhere within
+    ("encoder_copy.py", "encoders"),  # a part may have encoders anywhere within
     ("unseen.py", "fingerprints"),  # inputs are one tensor, or named ones
     ("unseen.py", "_content"),  # named inputs hold tensors and sizes
 }

@@ -197,12 +197,9 @@ def test_a_mask_without_the_object_counts_as_right_where_none_is_found() -> None
 
 
 @needs_horses
-@pytest.mark.parametrize("scheme", [("cross_entropy",), ("seal_dynamic", "regression_s")])
-def test_schemes_train_on_horses(
-    scheme: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_network_trains_on_horses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(Path(__file__).resolve().parent.parent)
-    files = ["data/weizmann_horses_32", f"scheme/{scheme[0]}", *(f"objective/{name}" for name in scheme[1:])]
+    files = ["data/weizmann_horses_32", "scheme/cross_entropy"]
     configs = [part for file in files for part in ("--config", f"conf/{file}.yaml")]
     short = ["--trainer.max_epochs", "1", "--trainer.limit_train_batches", "2"]
     quick = ["--trainer.limit_val_batches", "1", "--trainer.limit_test_batches", "1"]

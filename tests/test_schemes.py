@@ -18,9 +18,9 @@ from energies.spaces import AnswerSpace, LabelSets, PixelMasks, TagSequences
 from inference.gradient import Blank, GradientInference
 from inference.guesses import Adversarial, Combined, CostAugmented, Minimum, Perturbed, Point, Sampled, Truth
 from lightning_modules.base import Scheme
-from lightning_modules.bookkeeping import EVALUATION, Diverged
 from lightning_modules.cross_entropy import CrossEntropy
 from lightning_modules.energy_net import EnergyNet
+from lightning_modules.engine.bookkeeping import EVALUATION, Diverged
 from lightning_modules.seal_dynamic import SealDynamic
 from lightning_modules.seal_static import SealStatic
 from losses.objectives import Margin, NCERanking, Ranking, Regression

@@ -128,7 +128,8 @@ def test_gradients_agree_with_finite_differences(energy: TagLMEnergy) -> None:
     x, y = batch(2)
     hidden = MASK.unsqueeze(-1)
     assert torch.autograd.gradcheck(lambda y: energy(x, y * hidden, MASK), y.requires_grad_())
-    assert torch.autograd.gradcheck(lambda *_: energy(x, y.detach(), MASK), list(energy.parameters()))
+    fixed, learned = y.detach(), list(energy.parameters())
+    assert torch.autograd.gradcheck(lambda *_: energy(x, fixed, MASK), learned, fast_mode=True)
 
 
 def test_a_second_derivative_agrees_with_finite_differences() -> None:

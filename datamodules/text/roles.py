@@ -27,7 +27,7 @@ NAME = "srl_ewt_propbank"
 class SemanticRoles(DeviceData):
     """One example a predicate: its sentence x as word pieces, the predicate marked; tags y (N, T, S) one-hot.
 
-    [SEAL §5.3]
+    [SEAL §4.3]
 
     Segments mark the pieces of the predicate's word. All predicates of a sentence share its text, so what is
     kept of an encoder's lower layers is computed once a sentence. A word's tag belongs to its first piece.

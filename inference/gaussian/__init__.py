@@ -1,4 +1,4 @@
-"""Exact inference in Gaussian fields: the point of highest score, its value, and variances.   [Scaling §3]
+"""Exact inference in Gaussian fields: the point of highest score, its value, and variances.   [Scaling §4.2]
 
 Shapes: B examples, N positions, M labels, D features; positions may have several dimensions.
 """

@@ -1,4 +1,4 @@
-"""Training criteria of a Gaussian field, each with its prediction.   [Scaling §3]
+"""Training criteria of a Gaussian field, each with its prediction.   [Scaling §4.2]
 
 Shapes: B examples; positions and answers as in `energies.gaussian`.
 """

@@ -53,7 +53,7 @@ class StopGradientCopy(Callback):
 
     def _pairs(self, module: LightningModule) -> list[tuple[Encoder, Encoder]]:
         """The encoders of both parts."""
-        own, copies = (_encoders(getattr(module, part, None)) for part in (self.source, self.target))
+        own, copies = (encoders(getattr(module, part, None)) for part in (self.source, self.target))
         if not own or len(own) != len(copies) or any(map(_differ, own, copies)):
             raise ValueError(
                 f"StopGradientCopy copies the encoders of {self.source} to those of {self.target}: give both "
@@ -62,7 +62,8 @@ class StopGradientCopy(Callback):
         return [*zip(own, copies, strict=True)]
 
 
-def _encoders(part: nn.Module | None) -> list[Encoder]:
+def encoders(part: nn.Module | None) -> list[Encoder]:
+    """The encoders within a part."""
     return [] if part is None else [one for one in part.modules() if isinstance(one, Encoder)]
 
 

@@ -8,7 +8,7 @@ from torchmetrics import Metric
 
 from datamodules.batches import Batch
 from inference.exact import lowest
-from lightning_modules.bookkeeping import judge, scores_of
+from lightning_modules.engine.bookkeeping import judge, scores_of
 
 
 class EnergyCallback(Callback):

@@ -23,7 +23,7 @@ OUTSIDE = -1
 class RoleScores(Metric):
     """Precision, recall and F1 of arguments, and the share of predicates that break a constraint.
 
-    [SEAL Table 3, §6; srl-eval of CoNLL-2005]
+    [SEAL Table 3, §4.3; srl-eval of CoNLL-2005]
 
     - f1: of the arguments of all roles together; selects models. precision, recall: the same.
     - ucr: the share of predicates for which a core role, ARG0 to ARG5 or ARGA, begins more than once.

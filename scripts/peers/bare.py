@@ -16,8 +16,8 @@ from energies.spaces import LabelSets, PixelMasks
 from inference.bilevel import Bilevel, Dual, Neumann, OuterStep
 from inference.guesses import Combined, GuessContext, Point, Sampled
 from lightning_modules.base import Scheme
-from lightning_modules.bookkeeping import mix
 from lightning_modules.cross_entropy import CrossEntropy
+from lightning_modules.engine.bookkeeping import mix
 from lightning_modules.implicit import Implicit
 from lightning_modules.metrics.masks import MaskScores
 from lightning_modules.metrics.multilabel import MultiLabelScores
