@@ -209,7 +209,7 @@ class GaussianPotentials:
         return one, other
 
     def balances(self) -> dict[str, Float[Tensor, ""]]:
-        """See Potentials; `share` is the mean of mu_max / lambda of the field that inference uses.   [§3]"""
+        """See Potentials; `share` is the mean of mu_max / lambda of the field in use.   [§4.2]"""
         p = self.definite()
         share = (p.largest_eigenvalue() / p.ridge).mean()
         return {"ratio": self.unary_norm().mean() / self.pairwise_norm().mean(), "share": share}

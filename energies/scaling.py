@@ -128,6 +128,7 @@ class Regularised(Scaling):
         return p
 
     def penalty(self, p: Potentials) -> Rows:
+        """See Scaling. Of a Gaussian field it reads W as learnt, before a cap on lambda makes it definite."""
         ratio = p.unary_norm() / _pairwise_norm(p)
         return self.weight * (ratio - self.alpha).square()
 

@@ -15,6 +15,7 @@ from lightning_modules.base import Part, Scheme
 from lightning_modules.engine.processes import over_processes
 from losses.objectives import Objective
 from networks.fcn import Windows
+from networks.layers import at_rest, dropouts
 
 
 class EnergyNet(Scheme):
@@ -22,8 +23,9 @@ class EnergyNet(Scheme):
 
     [SPEN; DVN; SEAL §4.1, "+ GBI"]
 
-    `guesser` is the frozen task-net of a finished run. It gives starts of searches, or noise samples. Its
-    dropout stays on while the energy trains, as in the released code. None: guesses come from searches alone.
+    `guesser` is the frozen task-net of a finished run. It gives starts of searches, or noise samples. None:
+    guesses come from searches alone. While the energy trains, dropout is on in its searches and in the
+    guesser, as in the released code; False for `search_dropout` or `guesser_dropout` has it off there.
 
     `windows` are for pictures larger than those that the energy reads: each window is searched, and a
     pixel's prediction is the mean over its windows. `validation_windows` are those of the score that stops
@@ -41,6 +43,8 @@ class EnergyNet(Scheme):
         guesser: nn.Module | None = None,
         windows: Windows | None = None,
         validation_windows: Windows | None = None,
+        search_dropout: bool | None = None,  # None is on, and keeps the ids of older runs
+        guesser_dropout: bool | None = None,
         **scheme: Any,
     ) -> None:
         super().__init__(**scheme)
@@ -48,14 +52,16 @@ class EnergyNet(Scheme):
         self.energy, self.objective, self.guess, self.inference = energy, objective, guess, inference
         self.energy_optimizer, self.guesser = energy_optimizer, guesser
         self.windows, self.validation_windows = windows, validation_windows or windows
+        self.resting: list[nn.Module] = dropouts(energy) if search_dropout is False else []
+        self.resting += dropouts(guesser) if guesser is not None and guesser_dropout is False else []
 
     def training_step(self, batch: Batch, index: int) -> None:
         self.move("energy", batch)
 
     def energy_loss(self, batch: Batch) -> Tensor:
         """The objective of guesses from a search or from noise.   [SEAL eqs. 6, 7, 9]"""
-        case = self._context(batch)
-        with torch.no_grad():
+        with torch.no_grad(), at_rest(self.resting):
+            case = self._context(batch)
             guesses = self.guess(case)
         loss = self.objective(case.energy, case.space, case.x, case.y, guesses, batch.observed)
         return over_processes(loss, summed=self.objective.summed)

@@ -1,6 +1,6 @@
-"""Layers that differ in training: dropout, and batch norm at rest.
+"""Layers that differ in training, dropout and batch norm, and how they are put at rest.
 
-At rest one example's numbers do not depend on the others of its batch.
+With batch norm at rest one example's numbers do not depend on the others of its batch.
 """
 
 from collections.abc import Iterator, Sequence
@@ -32,14 +32,22 @@ def batch_norms(module: nn.Module) -> list[_BatchNorm]:
     return [layer for layer in module.modules() if isinstance(layer, _BatchNorm)]
 
 
+def dropouts(module: nn.Module) -> list[nn.Module]:
+    """All dropout within a module."""
+    return [layer for layer in module.modules() if isinstance(layer, nn.Dropout)]
+
+
 @contextmanager
-def at_rest(norms: Sequence[_BatchNorm]) -> Iterator[None]:
-    """Within, these use their running statistics and leave them as they are; afterwards all is as before."""
-    learning = [norm for norm in norms if norm.training]
-    for norm in learning:
-        norm.eval()
+def at_rest(layers: Sequence[nn.Module]) -> Iterator[None]:
+    """Within, these are as in evaluation: dropout does nothing, batch norm has its running statistics.
+
+    Afterwards all is as before.
+    """
+    learning = [layer for layer in layers if layer.training]
+    for layer in learning:
+        layer.eval()
     try:
         yield
     finally:
-        for norm in learning:
-            norm.train()
+        for layer in learning:
+            layer.train()
