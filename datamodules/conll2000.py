@@ -11,10 +11,7 @@ from torch import Tensor
 from datamodules.base import Split
 from datamodules.errors import DataMismatch
 from datamodules.readers.conll import Sentences
-from datamodules.sources.files import unpack
-from datamodules.sources.registry import DataSet, data_set
-from datamodules.tagged import GLOVE, TaggedSentences, parted
-from datamodules.vocabulary import (
+from datamodules.readers.vocabulary import (
     SENNA_FILES,
     Ids,
     Vectors,
@@ -23,6 +20,9 @@ from datamodules.vocabulary import (
     senna_file,
     word_tables,
 )
+from datamodules.sources.files import unpack
+from datamodules.sources.registry import DataSet, data_set
+from datamodules.tagged import GLOVE, TaggedSentences, parted
 
 
 class CoNLL2000(TaggedSentences):

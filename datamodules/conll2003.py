@@ -14,11 +14,11 @@ from torch import Tensor
 from datamodules.errors import DataMismatch
 from datamodules.readers.conll import Sentences, read_sentences
 from datamodules.readers.span_tags import bio_from_iob1, bioes_from_bio, kinds_of
+from datamodules.readers.vocabulary import Ids, numbered
 from datamodules.sources.files import shown, unpack
 from datamodules.sources.registry import DataSet, data_set
 from datamodules.splits import PARTS
 from datamodules.tagged import GLOVE, TaggedSentences
-from datamodules.vocabulary import Ids, numbered
 
 ARTICLE = "-DOCSTART-"
 CASES = {"capital": 2, "other": 3}

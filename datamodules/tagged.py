@@ -15,12 +15,12 @@ from torch import Tensor
 from datamodules.base import NEW, DeviceData, Split
 from datamodules.errors import DataMismatch, DataNotFound, no_file
 from datamodules.readers.conll import Sentences, read_sentences
+from datamodules.readers.vocabulary import UNKNOWN, Ids, Vectors, numbered, read_vectors, word_tables
 from datamodules.sources.files import Sources, shown, unpack
 from datamodules.sources.needed import as_config, missing
 from datamodules.sources.registry import DataSet, data_set
 from datamodules.sources.stand_ins import gap_filled
 from datamodules.splits import by_files
-from datamodules.vocabulary import UNKNOWN, Ids, Vectors, numbered, read_vectors, word_tables
 from networks.inputs import Sequences
 
 GLOVE = "glove_6b"

@@ -9,11 +9,11 @@ from torch import Tensor
 from datamodules.base import Split
 from datamodules.errors import DataMismatch
 from datamodules.readers.conll import Sentences, read_sentences
+from datamodules.readers.vocabulary import Ids
 from datamodules.sources.files import shown, unpack
 from datamodules.sources.registry import DataSet, data_set
 from datamodules.splits import PARTS
 from datamodules.tagged import GLOVE, TaggedSentences, parted
-from datamodules.vocabulary import Ids
 
 
 class TaggedFiles(TaggedSentences):

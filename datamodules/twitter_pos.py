@@ -12,10 +12,10 @@ from torch import Tensor
 
 from datamodules.errors import DataMismatch
 from datamodules.readers.conll import Sentences, joined
+from datamodules.readers.vocabulary import Ids, Vectors, word_tables
 from datamodules.sources.registry import DataSet, data_set
 from datamodules.sources.stand_ins import side_by_side
 from datamodules.tagged import GLOVE, TaggedSentences
-from datamodules.vocabulary import Ids, Vectors, word_tables
 
 TWEETS = "glove_twitter_25d"
 NO_WORD = "UUUNKKK"  # the entry for unknown words in vectors of tweets

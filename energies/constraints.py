@@ -12,8 +12,8 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
+from energies.answers.relaxed import FORBIDDEN
 from energies.potentials import ChainPotentials
-from energies.relaxed import FORBIDDEN
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
+from energies.answers.sets import sum_potentials, sum_rows
 from energies.base import ConditionedEnergy, Energy, linear
-from energies.sets import sum_potentials, sum_rows
 from networks.inputs import Inputs
 from networks.sizes import at_least, match_answers
 

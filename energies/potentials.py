@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from energies.relaxed import RelaxedChain, hide
+from energies.answers.relaxed import RelaxedChain, hide
 
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 

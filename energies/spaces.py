@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from energies import sets
+from energies.answers import sets
 from losses import costs
 from networks.sizes import match_answers
 

@@ -16,9 +16,8 @@ from torch import Tensor, nn
 
 from energies.base import ConditionedEnergy, MaskedEnergy
 from losses.amounts import below_one, not_negative
-from networks.features import Features
 from networks.inputs import Inputs
-from networks.layers import Dropout
+from networks.layers import Dropout, Features
 from networks.sizes import at_least, match_answers
 
 EPSILON = 1e-7  # inside the logarithm   [InfNet code]

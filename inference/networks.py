@@ -18,8 +18,8 @@ from energies.base import ConditionedEnergy
 from energies.spaces import AnswerSpace
 from inference.exact import lowest
 from losses.joint import ROLES, Role
-from networks.features import Features
 from networks.inputs import Inputs
+from networks.layers import Features
 from networks.sizes import at_least
 
 Relax = Callable[[Tensor], Tensor]

@@ -17,9 +17,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from energies.answers.relaxed import FORBIDDEN
 from energies.constraints import Constraints, bio_tags
 from energies.potentials import ChainPotentials
-from energies.relaxed import FORBIDDEN
 from inference import chain
 from networks.sizes import at_least
 

@@ -11,7 +11,7 @@ from energies.base import StructuredEnergy
 from inference.base import Criterion
 from lightning_modules.base import Part
 from lightning_modules.crf import CRFScheme
-from lightning_modules.phases import Phased
+from lightning_modules.engine.phases import Phased
 from losses.observed import mean
 
 Phase = Literal["unary", "pairwise", "joint", "restart", "second_restart"]

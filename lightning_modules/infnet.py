@@ -14,9 +14,9 @@ from energies.base import ConditionedEnergy, Energy
 from inference.networks import InferenceNetworks
 from lightning_modules.base import Part, check_settings
 from lightning_modules.engine.bookkeeping import EVALUATION, judge, scores_of
+from lightning_modules.engine.phases import Phased
 from lightning_modules.engine.processes import mean_over_processes
 from lightning_modules.metrics.changes import TagChanges
-from lightning_modules.phases import Phased
 from losses.amounts import not_negative
 from losses.joint import ROLES, JointObjective, Perceptron, Role, RoleEnergies
 from losses.observed import mean

@@ -7,9 +7,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from networks.features import Features
 from networks.inputs import Sequences
-from networks.layers import Dropout
+from networks.layers import Dropout, Features
 from networks.sizes import at_least
 
 

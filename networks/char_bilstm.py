@@ -7,7 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from networks.features import Features
+from networks.layers import Features
 from networks.sizes import at_least
 
 

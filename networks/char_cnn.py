@@ -7,8 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from networks.features import Features
-from networks.layers import Dropout
+from networks.layers import Dropout, Features
 from networks.sizes import at_least
 
 

@@ -6,8 +6,8 @@ Shapes: B sentences, T tokens, C columns of ids, S tags.
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from networks.features import Features
 from networks.inputs import Sequences
+from networks.layers import Features
 from networks.sizes import at_least
 
 

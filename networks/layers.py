@@ -1,4 +1,4 @@
-"""Layers that differ in training, dropout and batch norm, and how they are put at rest.
+"""What networks are built of: features, and layers that differ in training, with how they are put at rest.
 
 With batch norm at rest one example's numbers do not depend on the others of its batch.
 """
@@ -9,6 +9,12 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+
+
+class Features(nn.Module):
+    """A network with an output of `size` features in the last dimension; it is the input of others."""
+
+    size: int
 
 
 class Dropout(nn.Dropout):

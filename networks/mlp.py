@@ -9,9 +9,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from networks.features import Features
 from networks.inputs import Inputs, SparseRows
-from networks.layers import Dropout
+from networks.layers import Dropout, Features
 from networks.sizes import at_least
 
 

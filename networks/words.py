@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from networks.features import Features
 from networks.inputs import Sequences
+from networks.layers import Features
 from networks.sizes import at_least
 
 

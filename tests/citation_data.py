@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from datamodules.citations.fields import Citations
-from datamodules.vocabulary import UNKNOWN, numbered
+from datamodules.readers.vocabulary import UNKNOWN, numbered
 
 CONFIG = yaml.safe_load(Path("conf/data/cora_citations.yaml").read_text())["data"]["init_args"]
 FOLDER = tempfile.TemporaryDirectory()

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 import role_parts
 import text_parts
 from committed import committed
-from energies import sets
+from energies.answers import sets
 from experiments.plan.layers import file_and_row, layered, rows_of
 from experiments.plan.parser import Args
 from experiments.plan.spec import read_table

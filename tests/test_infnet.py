@@ -16,7 +16,7 @@ from inference.networks import InferenceNetworks, Separated, Shared, Single, Sta
 from lightning_modules.infnet import InfNet
 from lightning_modules.metrics.changes import TagChanges
 from losses.joint import Compound, JointObjective, MarginRescaled, Perceptron, Truncated
-from networks.features import Features
+from networks.layers import Features
 from test_schemes import MASK, SPACES, Data, Net, Quality, ToyEnergy, adam, fit, weights
 
 

@@ -16,8 +16,8 @@ from networks.bilstm import BiLSTM, Tagger
 from networks.char_bilstm import CharBiLSTM
 from networks.char_cnn import CharCNN
 from networks.chunking import LinearTagger
-from networks.features import Features
 from networks.inputs import Sequences
+from networks.layers import Features
 from networks.mlp import StackedHead
 from networks.pretrained import build
 from networks.words import WordFeatures

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from energies import sets
+from energies.answers import sets
 from energies.base import SumEnergy
 from energies.mlc import LabelMixEnergy, LocalEnergy
 from energies.spaces import LabelSets

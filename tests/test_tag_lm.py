@@ -11,7 +11,7 @@ from torch.nn.functional import one_hot
 from energies.base import Energy, SumEnergy
 from energies.chain import ChainEnergy
 from energies.tag_lm import TagLM, TagLMEnergy, reversed_sentences
-from networks.features import Features
+from networks.layers import Features
 
 B, T, S, D, V = 4, 5, 3, 2, 6
 LENGTHS = torch.tensor([5, 1, 3, 0])

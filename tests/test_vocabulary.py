@@ -10,11 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from datamodules.errors import DataNotFound, FormatError
-from datamodules.sources.files import Sources, unpack
-from datamodules.sources.registry import data_set
-from datamodules.sources.stand_ins import gap_filled, side_by_side
-from datamodules.twitter_pos import by_shape
-from datamodules.vocabulary import (
+from datamodules.readers.vocabulary import (
     Vectors,
     normalised,
     numbered,
@@ -23,6 +19,10 @@ from datamodules.vocabulary import (
     senna_file,
     word_tables,
 )
+from datamodules.sources.files import Sources, unpack
+from datamodules.sources.registry import data_set
+from datamodules.sources.stand_ins import gap_filled, side_by_side
+from datamodules.twitter_pos import by_shape
 
 GLOVE = b"the 1 2 3\n, .5 -1e-2 0\na\xc3\xa9 7 8 9\n"
 

@@ -13,11 +13,11 @@ from datamodules.base import Split
 from datamodules.errors import DataMismatch
 from datamodules.readers.conll import Sentences, read_sentences
 from datamodules.readers.references import read_references
+from datamodules.readers.vocabulary import Ids
 from datamodules.sources.files import shown, unpack
 from datamodules.sources.registry import DataSet, data_set
 from datamodules.splits import PARTS
 from datamodules.tagged import GLOVE, TaggedSentences
-from datamodules.vocabulary import Ids
 from energies.citation.cues import cue_table
 from networks.inputs import Sequences
 

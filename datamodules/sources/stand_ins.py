@@ -5,7 +5,7 @@ Shapes: W words that both sets have, D numbers of a vector.
 
 import numpy as np
 
-from datamodules.vocabulary import Vectors
+from datamodules.readers.vocabulary import Vectors
 
 
 def gap_filled(vectors: Vectors, others: Vectors) -> Vectors:

@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from energies.answers.relaxed import FORBIDDEN
 from energies.free_memory import free_bytes
 from energies.potentials import ChainPotentials
-from energies.relaxed import FORBIDDEN
 from inference.chain.reference import Chain, forward_messages, log_partition
 
 

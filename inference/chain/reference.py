@@ -13,8 +13,8 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
+from energies.answers.relaxed import FORBIDDEN
 from energies.potentials import ChainPotentials
-from energies.relaxed import FORBIDDEN
 
 # Probabilities come from differences of messages, which may be large and close.
 WIDE = torch.float64

@@ -10,9 +10,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from networks.features import Features
 from networks.inputs import WordPieces
-from networks.layers import Dropout
+from networks.layers import Dropout, Features
 from networks.transformer.adapters import adapted, save_trained_only
 from networks.transformer.kept import Kept
 from networks.transformer.split import LowerLayers, check_depth, upper_layers, without_pooler

@@ -29,9 +29,9 @@ from datamodules.readers.encode import ENCODINGS, Filler
 from datamodules.readers.ocr import read_letters
 from datamodules.readers.propbank import read_propositions
 from datamodules.readers.span_tags import bio_from_iob1, bioes_from_bio
+from datamodules.readers.vocabulary import read_senna, read_vectors
 from datamodules.sources.files import opened
 from datamodules.splits import read_fold_table
-from datamodules.vocabulary import read_senna, read_vectors
 from experiments import store
 from experiments.errors import UserError
 from experiments.page import page, plots

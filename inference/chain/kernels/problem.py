@@ -10,8 +10,8 @@ from typing import NamedTuple, Protocol, Self
 import torch
 from torch import Tensor
 
+from energies.answers.relaxed import FORBIDDEN
 from energies.potentials import ChainPotentials
-from energies.relaxed import FORBIDDEN
 
 
 class Limits(NamedTuple):

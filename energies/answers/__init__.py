@@ -1,0 +1,1 @@
+"""How answers are held: sparse label sets, relaxed answers of a chain."""
