@@ -1,5 +1,6 @@
 """The rules of citations: each by hand, all on gold and against a plain twin; the search that they guide."""
 
+import calendar
 import math
 from itertools import pairwise, product
 
@@ -46,6 +47,7 @@ CASES = [  # a rule, a citation, its tags by their marks, violations
     ("change_at_stop", "X . A title .", "a t t t d", 2),
     ("change_at_joint", "X and Y - Z", "a a e t t", 2),
     ("change_at_joint", "X and Y", "a t a", 2),
+    ("change_at_joint", "X - - Y", "a a t t", 2),
     ("broken_field", "X Y Z V W", "a t a t a", 3),
     ("two_kinds", "X Y Z V", "a b j c", 3),
     ("two_kinds", "X Y Z V", "a b b c", 1),
@@ -273,3 +275,9 @@ def test_rules_read_the_words_of_another_vocabulary() -> None:
     old.renumber({"cues": new.cues}, torch.zeros(len(new.cues), dtype=torch.long))
     y = torch.rand(1, 5, len(TAGS)).softmax(-1)
     assert torch.equal(old.over(x.mask)(x, y), new.over(x.mask)(x, y))
+
+
+def test_every_month_is_a_cue_of_a_date() -> None:
+    months = [*calendar.month_name[1:], *calendar.month_abbr[1:], "Sept"]
+    table = cue_table({month: number for number, month in enumerate(dict.fromkeys(months), 2)})
+    assert table[2:, [*CUES].index("date")].all()

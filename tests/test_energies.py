@@ -263,6 +263,7 @@ def test_a_chain_draws_its_tables_as_it_is_told() -> None:
     narrow = ChainEnergy(nn.Identity(), 40, ends=True, pairwise_range=0.02)
     for table in (narrow.pairwise, narrow.start, narrow.end):
         assert 0.015 < table.abs().max() <= 0.02
+    assert -0.02 <= narrow.pairwise.min() < -0.015 and 0.015 < narrow.pairwise.max() <= 0.02
 
 
 @pytest.mark.parametrize("ends", [True, False])

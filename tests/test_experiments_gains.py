@@ -78,11 +78,14 @@ def test_a_gain_has_the_sign_of_the_score(better: str, found: bool, world: World
     gain = {"title": "Share", "of": "taught", "over": "plain"}
     world.change("tables/toy.yaml", lambda t: t.update(gains=[gain]))
     world.change("tables/toy.yaml", lambda t: t["metric"].update(better=better))
-    keep({"plain": [0.60, 0.62, 0.61], "taught": [0.50, 0.521, 0.51]})
+    half = {"label": "half", "config": ["conf/scheme/toy.yaml"]}
+    world.change("tables/toy.yaml", lambda t: t["rows"].update(half=half))
+    keep({"plain": [0.60, 0.62, 0.61], "taught": [0.50, 0.521, 0.51], "half": [0.55, 0.5705, 0.56]})
     said = shares(summarise(read_table("toy"), {}))
     assert bool(said) is found
     if found:
         assert "the gain is -9.97 [-" in said[0][1][0]
+        assert said[0][1][1].endswith("half 50 % [50, 50]")
 
 
 def test_a_row_with_fewer_seeds_says_so(world: World) -> None:

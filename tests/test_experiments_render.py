@@ -186,6 +186,8 @@ def test_cells_below_the_floor_are_marked(world: World) -> None:
     text = page.markdown(summary())
     assert "45.00 ± 7.07 (2/2)§" in text and text.count("§") == 2  # the mark, and what it means
     assert "§: below the floor of its column" in text
+    fill({"plain": [0.6, 0.6], "taught": [0.7, 0.7], "wild": [0.7, 0.7]})
+    assert summary().cells["cited", "easy"].below  # 55.4, from a paper
 
 
 def test_a_claim_about_means_over_columns_waits_for_all_of_them(world: World) -> None:

@@ -3,18 +3,21 @@
 import json
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from datamodules.batches import Batch
 from datamodules.sources.files import Sources
 from datamodules.sources.registry import data_set
 from energies.chain import ChainEnergy
 from energies.spaces import TagSequences
 from experiments.plan.spec import read_table
 from inference.exact import lowest
+from lightning_modules.metrics.following import Following
 from losses.task import EnergyAndSupervision, FreeEnergyAndSupervision
 from scheme_runs import configs
 from scripts import train
@@ -120,3 +123,29 @@ def test_a_network_beside_the_frozen_energy_of_a_known_chain_is_compared_with_th
         [best] * 3
     )  # frozen, with the weights of its best epoch
     assert 0 <= of_a["metrics"]["test/energy_regret"] < of_a["metrics"]["test/regret"] + 0.05
+
+
+def test_what_is_measured_of_following_is_a_mean_over_examples_or_positions(energy: ChainEnergy) -> None:
+    x, logits = torch.randn(2, 3, T, S, dtype=torch.double)
+    y = SPACE.decode(torch.randn(3, T, S, dtype=torch.double))
+    space = TagSequences(S, reduction="sum")
+    scheme = SimpleNamespace(energy=energy, space=space, device="cpu", predict=lambda _: SPACE.relax(logits))
+    following = Following()
+    following.begin(scheme)
+    following.add(scheme, Batch(x, y, MASK))
+    found = {name.removeprefix("val/follow_"): value for name, value in following.found("val").items()}
+    q = SPACE.relax(logits)
+    z = logits.clone().requires_grad_()
+    (slope,) = torch.autograd.grad(energy(x, SPACE.relax(z), MASK).sum(), z)
+    cosine = torch.cosine_similarity(slope.flatten(1), (q - y).flatten(1)).mean()
+    answers = every_answer()
+    energies = energy(x, answers, MASK)
+    best = answers[energies.argmin(0), range(len(MASK))]
+    decoded, words = SPACE.decode(q), MASK.sum()
+    excess = (energy(x, decoded, MASK) - energies.amin(0)).sum() / words
+    relaxed = (energy(x, q, MASK) - energies.amin(0)).sum() / words
+    agreement, confidence = (decoded * best).sum() / words, q.amax(-1).sum() / words
+    want = {"agreement": agreement, "excess": excess, "relaxed_excess": relaxed, "alignment": cosine}
+    assert found == pytest.approx(
+        {name: float(v.detach()) for name, v in (want | {"confidence": confidence}).items()}
+    )

@@ -20,6 +20,7 @@ from make_mlc import clus_arff
 from scheme_runs import configs
 from scripts import train
 from scripts.figures import interactions as draw_interactions
+from scripts.finished_run import finished
 
 B, L, G = 5, 4, 6
 NAN = float("nan")
@@ -212,6 +213,14 @@ def test_a_finished_run_is_drawn_always_the_same_and_left_as_it_was(
     record = json.loads((run / "record.json").read_text())
     assert (told["run"], told["finished"]) == (record["id"], record["finished"])
     assert dict(told["numbers"]) and told["least"] == draw_interactions.LEAST[kind]
+    if kind == "labels":
+        y = finished(run)[1].splits["train"].y.double()
+        counts, phi = (y.T @ y).triu(1), interactions.correlation(y)
+        for least in (told["least"], int(counts[phi.isfinite()].max())):
+            given = [kind, str(run), "--out", str(tmp_path), "--least", str(least)]
+            assert draw_interactions.main(given) == 0
+            numbers = json.loads((tmp_path / "interactions_labels.json").read_text())["numbers"]
+            assert numbers[0][1] == int(((counts >= least) & phi.isfinite()).sum()) > 0
 
 
 def test_a_wrong_folder_is_told_what_to_give_instead(

@@ -1,5 +1,7 @@
 """What an energy and its inference networks minimise, against values worked by hand."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor, tensor
@@ -26,6 +28,13 @@ def test_losses_of_two_examples_are_as_worked_by_hand(
 ) -> None:
     assert objective.energy_loss(ENERGIES).item() == pytest.approx(energy)
     assert objective.network_loss(ENERGIES).item() == pytest.approx(network)
+
+
+def test_a_learns_from_all_examples_and_f_from_those_whose_answer_is_known() -> None:
+    known = replace(ENERGIES, observed=tensor([True, False]))
+    assert Perceptron().network_loss(known).item() == pytest.approx(0.5)  # both: -1 and 2
+    assert MarginRescaled().network_loss(known).item() == pytest.approx(-0.5)  # the first: minus 1 - 0.5
+    assert Perceptron().energy_loss(known).item() == pytest.approx(1.0)
 
 
 def test_answers_that_are_the_truth_cost_nothing_and_move_no_energy() -> None:

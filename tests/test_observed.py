@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from datamodules.base import Split, drawn_rows, drawn_share
 from datamodules.batches import Batch, Batches
 from datamodules.generated import GeneratedData
 from energies.spaces import AnswerSpace
@@ -176,3 +177,9 @@ def test_a_share_of_the_training_answers_is_known_and_the_seed_draws_it() -> Non
     assert torch.equal(first, known(0, 0.25)) and not torch.equal(first, known(1, 0.25))
     with pytest.raises(ValueError, match=r"observed_share is 1\.5: take a number from 0 to 1"):
         GeneratedData(5, 3, observed_share=1.5)
+
+
+def test_drawn_examples_stay_in_their_order_and_a_share_is_rounded() -> None:
+    rows = drawn_rows(Split(torch.arange(50.0), torch.arange(50)), 9, 0).y.tolist()
+    assert rows == sorted(rows) and len(rows) == 9
+    assert int(drawn_share(100, 0.29, 0).sum()) == 29  # 28.999... in binary

@@ -21,11 +21,15 @@ from energies.gaussian import GaussianEnergy
 from energies.masks import MaskEnergy
 from energies.spaces import PixelMasks
 from experiments.errors import UserError
+from finished_runs import runner
+from inference import gaussian
 from inference.gaussian.criteria import CrossEntropy
 from lightning_modules.metrics.masks import MaskScores
 from networks.fcn import FCN, AveragedCrops, Windows, pixels
 from networks.unet import UNet
 from scripts.figures import masks as figure_of_masks
+from scripts.figures import similarity
+from scripts.finished_run import finished
 
 HORSES = Horses32()
 needs_horses = pytest.mark.skipif(HORSES.missing() is not None, reason=str(HORSES.missing()))
@@ -279,3 +283,22 @@ def test_a_figure_of_masks_with_data_shows_the_pictures_of_its_runs(tmp_path: Pa
 def test_a_table_without_a_figure_of_masks_is_told_so(capsys: pytest.CaptureFixture[str]) -> None:
     assert figure_of_masks.main(["quickstart", "--with-data"]) == 2
     assert "quickstart names no figure of kind masks" in capsys.readouterr().err
+
+
+@needs_native
+def test_similarities_are_drawn_of_the_surest_pixels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    layers = ("data/weizmann_horses", "scheme/crf_joint", "objective/gaussian_ce")
+    small = {"energy.init_args.unary_net.init_args.widths": [4, 8], "trainer.limit_test_batches": 1}
+    small |= {"energy.init_args.embedding_net.init_args.widths": [4, 8], "trainer.limit_val_batches": 1}
+    folder = runner(tmp_path)(*layers, **small)
+    tables: list[np.ndarray] = []
+    monkeypatch.setattr(similarity, "heat", lambda _, table, *rest, **named: tables.append(table))
+    files = similarity.similarity(folder, 0, tmp_path / "similarity")
+    assert all(file.exists() for file in files)
+    scheme, data = finished(folder)
+    with torch.no_grad():
+        p = scheme.energy.potentials(data.splits["test"].inputs[:1], None).definite()
+        sure = p.logits_of(gaussian.mode(p))[0]
+        similar = torch.einsum("ijd,hwd->ijhw", p.embedding[0], p.embedding[0]).flatten(0, 1)
+    for table, place in zip(tables, (sure.argmax(), sure.argmin()), strict=True):
+        np.testing.assert_allclose(table, similar[int(place)].numpy(), rtol=1e-4, atol=1e-5)

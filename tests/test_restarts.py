@@ -6,12 +6,14 @@ from typing import Any
 import pytest
 import pytorch_lightning as pl
 import torch
+from pytorch_lightning.callbacks import EarlyStopping
 from torch import Tensor
 
 from datamodules.ocr import OCRLetters
 from experiments.run.cli import TrainCLI
 from lightning_modules.crf_joint import CRFJoint
 from lightning_modules.crf_stage import CRFStage
+from lightning_modules.engine.phases import PhaseStopping
 from scheme_runs import configs
 
 FILES = ["conf/data/ocr.yaml", "conf/scheme/{}.yaml", "conf/objective/marginal_ce.yaml"]
@@ -118,3 +120,10 @@ def test_each_phase_ends_by_the_rule_whatever_it_is(
     cli.trainer.fit(cli.model, cli.datamodule)
     assert cli.trainer.current_epoch == epochs
     assert cli.model.curves["phase"] == [float(phase) for phase in range(3) for _ in range(epochs // 3)]
+
+
+@pytest.mark.parametrize("mode", ["min", "max"])
+def test_the_rule_of_a_phase_is_the_trainers(mode: str) -> None:
+    rule = EarlyStopping("val/x", 0.1, 3, mode=mode)
+    phase = PhaseStopping(rule, None)  # type: ignore[arg-type]  # the scheme is asked at a phase's end
+    assert (phase.min_delta, phase.patience, phase.mode) == (rule.min_delta, 3, mode)

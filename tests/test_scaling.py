@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import tensor
 
+from energies.gaussian import GaussianPotentials
 from energies.potentials import ChainPotentials
 from energies.scaling import (
     FixedAlpha,
@@ -106,3 +107,19 @@ def test_what_online_scaling_chose_is_kept_with_the_weights() -> None:
     again.load_state_dict(online.state_dict())
     assert again.alpha.item() == 4
     assert torch.equal(again(potentials()).unary, 4 * potentials().unary)
+
+
+def test_the_ratio_of_a_gaussian_field_is_in_units_of_its_pairwise_scores() -> None:
+    p = GaussianPotentials(torch.randn(2, 6, 2), torch.rand(2, 6, 3))
+    ratio = p.unary_norm() / (p.pairwise_norm() / p.pairwise_unit)
+    torch.testing.assert_close(Regularised(2.0, 0.1).penalty(p), 0.1 * (ratio - 2).square())
+
+
+def test_of_two_equal_candidates_the_nearer_by_its_ratio_is_taken() -> None:
+    online = Online(subset=1)
+    grid = online.candidates().tolist()
+    online.alpha.fill_(2.0)
+    losses = torch.tensor([1.0 if alpha in (0.5, 4.0) else 9.0 for alpha in grid])
+    assert losses.sum() == 2 + 9 * (len(grid) - 2)
+    online.choose(losses)
+    assert online.alpha.item() == 4  # twice as large; 0.5 is a quarter

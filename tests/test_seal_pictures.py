@@ -300,5 +300,9 @@ def test_the_figure_of_a_finished_run_has_a_point_for_each_perturbation(
     points = {(point["kind"], point["strength"]): point for point in found["points"]}
     assert points["truth", 0]["iou"] == 1 and found["pictures"] == 128
     assert points["shift, pixels", 1]["iou"] > points["shift, pixels", 4]["iou"]
+    mixed = "mixed with another mask, share"
+    assert 1 > points[mixed, 0.25]["iou"] > points[mixed, 1.0]["iou"]
+    y = torch.eye(3).unsqueeze(0) * torch.arange(1.0, 5).view(4, 1, 1)
+    assert torch.equal(mask_quality.PERTURBATIONS[mixed][0](y, 1.0), y.roll(1, 0))
     assert all(0 < point["reading"] < 1 for point in points.values()) and len(points) == 23
     assert (run / "mask_quality.png").exists() and (run / "mask_quality.svg").exists()

@@ -18,6 +18,7 @@ from experiments.errors import SweepError
 from experiments.sweep.file import read_sweep
 from experiments.sweep.points import grid_points, random_point
 from experiments.sweep.study import DONE, FAILED, PRUNED, RUNNING, WAITING, Study, Trial
+from experiments.sweep.winner import best_of
 from sweep_files import sweep_file, toy_sweep
 
 UNIFORM = {"model.a": {"min": 0.0, "max": 1.0}}
@@ -337,3 +338,17 @@ def test_a_full_disk_is_one_sentence_and_nothing_is_lost(folder: Path) -> None:
     said = f"The disk is full, {small}/sweeps/toy/study.sqlite could not be written. Free some space and"
     assert answer.stdout.startswith(said), answer.stderr
     assert answer.stdout.endswith("it continues.\nTrue True\n")
+
+
+def test_of_equal_scores_the_earlier_trial_wins(folder: Path) -> None:
+    tied = [Trial(number, {}, DONE, 0.5) for number in (0, 1)]
+    found = best_of(toy_sweep(folder), tied)
+    assert found is not None and found.number == 0
+
+
+def test_a_trial_that_is_tried_again_has_no_score_of_the_failed_one(folder: Path) -> None:
+    study = Study.open(toy_sweep(folder))
+    trial = claimed(study)
+    study.report(trial.number, 0, 0.9)
+    study.finish(trial.number, FAILED)
+    assert study.retry_failed() == 1 and study.trials()[trial.number].score is None

@@ -1,5 +1,6 @@
 """Crops and flips of pictures and their masks, drawn from (seed, epoch, step) alone."""
 
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from datamodules.base import DeviceData, Split
-from datamodules.batches import Batch, Batches
+from datamodules.batches import Batch, Batches, Transform
 from datamodules.transforms import HorizontalFlip, InTurn, RandomCrop
 from energies.spaces import PixelMasks
 from lightning_modules.cross_entropy import CrossEntropy
@@ -149,3 +150,23 @@ def test_a_run_killed_within_an_epoch_draws_the_same_crops_again(tmp_path: Path)
     resumed = train(tmp_path, 4, tmp_path / "after_1.ckpt")
     for name, value in weights(unbroken).items():
         assert torch.equal(value, weights(resumed)[name]), name
+
+
+class Kept(Transform):
+    """Keeps what it is given to draw from."""
+
+    num_draws = 1
+
+    def __init__(self) -> None:
+        self.seen: list[Tensor] = []
+
+    def __call__(self, batch: Batch, draws: Tensor) -> Batch:
+        """Change nothing."""
+        self.seen.append(draws)
+        return batch
+
+
+def test_each_batch_of_an_epoch_has_draws_of_its_own() -> None:
+    kept = Kept()
+    assert len(list(Batches(*pictures(), batch_size=8, seed=3, transform=kept))) == 5
+    assert not any(torch.equal(one, other) for one, other in combinations(kept.seen, 2))

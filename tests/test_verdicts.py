@@ -2,6 +2,7 @@
 
 import math
 import statistics
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import false_discovery_control, ttest_1samp, ttest_ind
 
+from experiments.page import words
 from experiments.page.intervals import Sample, false_discovery_cut, paired_estimate, welch_estimate
 from experiments.page.verdicts import Cell, Verdict, controlled, judge, starred, welch
 from experiments.plan.claims import ClaimError, Difference, Parts, differences, read_claim
@@ -197,3 +199,23 @@ def test_what_is_never_apart_is_alike_and_what_always_is_by_the_same_is_not() ->
     for gap, p in ((0.0, 1.0), (2.0, 0.0)):
         assert paired_estimate([(1.0, dict.fromkeys(range(3), gap))], range(3), 0.0).p == p
     assert math.isclose(paired_estimate([(1.0, {0: 2.0, 1: 1.0})], [0, 1], 0.0).freedom, 1)
+
+
+def test_a_claim_about_the_mean_of_columns_has_the_mean_of_their_differences() -> None:
+    values = {"a": [12.0, 13.0, 14.0], "b": [10.0, 10.0, 10.0]}
+    cells = {
+        (row, column): replace(cell(row, dict(enumerate(scores))), column=column)
+        for row, scores in values.items()
+        for column in "cd"
+    }
+    claim = read_claim({"holds": "a > b", "across": "mean"}, ["a", "b"], ["c", "d"])
+    (found,) = judge(claim, cells, POINTS)
+    assert found.part.estimate.mean == pytest.approx(3.0)
+    (alone,) = judge(read_claim({"holds": "a > b"}, ["a", "b"], ["c"]), cells, POINTS)
+    assert found.part.estimate == alone.part.estimate  # the columns have the same scores
+
+
+def test_a_number_of_seeds_is_told_up_to_a_hundred() -> None:
+    undecided = verdict("a > b", a=[11.0, 12.0, 13.0], b=[10.0, 10.0, 10.0])
+    assert words._needed(replace(undecided, needed=words.MOST)) == f", some {words.MOST} seeds would decide"
+    assert words._needed(replace(undecided, needed=words.MOST + 1)) == f", {words.MOST} seeds would not"
