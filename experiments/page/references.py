@@ -190,10 +190,12 @@ class _Evaluation(ast.NodeTransformer):
         return _there(part.interval if part else None)
 
     def _verdict(self, claim: str) -> str:
-        for page in (self.page, *self.page.measures):
-            for found in page.verdicts:
-                if ast.unparse(ast.parse(found.claim.holds)) == claim and found.column in ("", self.column):
-                    return found.state
+        """The state of a claim on this column; of the mean over columns where it is on no other."""
+        every = [v for page in (self.page, *self.page.measures) for v in page.verdicts]
+        found = {v.column: v.state for v in reversed(every) if ast.unparse(ast.parse(v.claim.holds)) == claim}
+        for column in (self.column, ""):
+            if column in found:
+                return found[column]
         raise _Fault(f"the table has no claim `{claim}` on {self.column}")
 
     def _cell(self, row: ast.Name) -> Cell:
