@@ -52,6 +52,7 @@ NEEDS = {
 CELLS = {
     "floor": (*SETS, "conf/scheme/floor.yaml"),
     "cross_entropy": (*SETS, "conf/scheme/cross_entropy.yaml"),
+    "ranked_net": (*SETS, "conf/scheme/ranked_net.yaml"),
     "energy_net": (*SETS, "conf/scheme/energy_net.yaml", "conf/objective/dvn.yaml"),
     "nce": (*SETS, "conf/scheme/energy_net.yaml", "conf/objective/nce.yaml"),
     "seal_static": (*SETS, "conf/scheme/seal_static.yaml", "conf/objective/nce.yaml"),
