@@ -52,15 +52,15 @@ class EnergyNet(Scheme):
         self.energy, self.objective, self.guess, self.inference = energy, objective, guess, inference
         self.energy_optimizer, self.guesser = energy_optimizer, guesser
         self.windows, self.validation_windows = windows, validation_windows or windows
-        self.resting: list[nn.Module] = dropouts(energy) if search_dropout is False else []
-        self.resting += dropouts(guesser) if guesser is not None and guesser_dropout is False else []
+        self.without_dropout: list[nn.Module] = dropouts(energy) if search_dropout is False else []
+        self.without_dropout += dropouts(guesser) if guesser is not None and guesser_dropout is False else []
 
     def training_step(self, batch: Batch, index: int) -> None:
         self.move("energy", batch)
 
     def energy_loss(self, batch: Batch) -> Tensor:
         """The objective of guesses from a search or from noise.   [SEAL eqs. 6, 7, 9]"""
-        with torch.no_grad(), at_rest(self.resting):
+        with torch.no_grad(), at_rest(self.without_dropout):
             case = self._context(batch)
             guesses = self.guess(case)
         loss = self.objective(case.energy, case.space, case.x, case.y, guesses, batch.observed)

@@ -17,8 +17,9 @@ class RankedNet(TaskNetScheme):
 
     [SEAL §5, "a ranking loss directly on F"; eq. 8 with this score]
 
-    The control of SEAL-dynamic NCE that asks whether it gains by its loss-net or by its loss. There is no
-    noise term: samples of the network itself have log P_N = s, which would leave no gradient.
+    The control of SEAL-dynamic NCE that asks whether it gains by its loss-net or by its loss. The score has
+    no noise term. With one, s less a constant log P_N = s, the loss would always be log(K + 1), and its
+    gradient on average K / (K + 1) of cross-entropy's.
 
     Raises:
         ValueError: fewer than 1 sample.

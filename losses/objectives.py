@@ -200,7 +200,7 @@ class NCERanking(Ranked):
 
 @dataclass(frozen=True)
 class Ranking(Ranked):
-    """The truth against the guesses, without log P_N.   [SEAL's code; §5, of a task-net]"""
+    """The truth against the guesses, without log P_N.   [SEAL code]"""
 
     def rows(self, energy: EnergyFn, space: Answers, x: Inputs, y: Tensor, guesses: Guesses) -> Tensor:
         score = -energy(x, space.put_first(y, guesses.y))

@@ -223,3 +223,18 @@ def test_a_network_that_ranks_by_its_likelihood_learns_as_worked_by_hand() -> No
     # p(label in a set drawn by the softmax) - truth: 6/7 - 1 and 3/7 - 1
     loss.sum().backward()
     torch.testing.assert_close(logits.grad, tensor([[-1 / 7, -4 / 7]]))
+
+
+def test_ranking_less_the_networks_own_noise_has_half_the_gradient_of_cross_entropy_with_one_sample() -> None:
+    """Of all samples, each as often as the network draws it; any K gives K / (K + 1)."""
+    space, logits = LabelSets(3), torch.randn(1, 3, dtype=torch.double, requires_grad=True)
+    y = tensor([[1.0, 0.0, 1.0]], dtype=torch.double)
+    samples = tensor(list(itertools.product([0.0, 1.0], repeat=3)), dtype=torch.double).unsqueeze(1)
+    score = space.log_prob(logits, space.put_first(y, samples))
+    score = score - score.detach()
+    rows = losses.ranking(score[0].expand(len(samples)), score[1:].T)
+    torch.testing.assert_close(rows, torch.full_like(rows, math.log(2)))
+    often = space.log_prob(logits, samples).exp().detach().squeeze()
+    (mean,) = torch.autograd.grad((often * rows).sum(), logits)
+    (slope,) = torch.autograd.grad(-space.log_prob(logits, y).sum(), logits)
+    torch.testing.assert_close(mean, slope / 2)

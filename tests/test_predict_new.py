@@ -40,7 +40,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 def test_new_pictures_get_masks_of_their_names_and_sizes(
     run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    paths = {name: tmp_path / name for name in ("pictures", "masks", "new", "answers")}
+    paths = {name: tmp_path / name for name in ("pictures", "masks", "new")}
     sizes = draw_shapes(paths["pictures"], paths["masks"], count=20)
     unseen = draw_shapes(paths["new"], tmp_path / "unread", count=3, seed=1)
     own = {f"data.{name}": paths[name] for name in ("pictures", "masks")}

@@ -20,8 +20,7 @@ from datamodules.sources.needed import as_config
 from datamodules.sources.registry import DataSet, data_set
 from datamodules.splits import PARTS, Rows, by_files
 from datamodules.text.kept import keep
-from datamodules.text.tokens import Pieces, pieces_of
-from networks.transformer.kept import Kept
+from datamodules.text.tokens import pieces_of
 
 READERS = {".csv": read_csv, ".jsonl": read_json_lines}
 
@@ -153,21 +152,21 @@ class MultiLabelTexts(DeviceData):
         if empty := [part for part, index in rows.items() if not len(index)]:
             raise DataMismatch(f"No text with a label is left for {empty[0]}: give more, or another split.")
         first_new = len(texts) - len(rows.get(NEW, ()))
-        own, new = self._encoded(texts[:first_new]), self._encoded(texts[first_new:])
-        splits = {}
-        for part, index in rows.items():
-            (pieces, kept), first = (new, first_new) if part == NEW else (own, 0)
-            inputs = pieces.inputs(torch.from_numpy(index - first), kept=kept)
-            splits[part] = Split(inputs, torch.from_numpy(y[index]))
-        return splits
+        new = {NEW: rows.pop(NEW) - first_new} if NEW in rows else {}
+        splits = self._splits(texts[:first_new], y[:first_new], rows)
+        return splits | self._splits(texts[first_new:], y[first_new:], new) if new else splits
 
-    def _encoded(self, texts: Sequence[str]) -> tuple[Pieces, Kept | None]:
-        """Their word pieces, and the states that are kept of them."""
+    def _splits(self, texts: Sequence[str], y: np.ndarray, rows: Rows) -> dict[str, Split]:
+        """The rows of these texts; what is kept of their encoder's layers is one file."""
         pieces = pieces_of(texts, self.encoder, max_pieces=self.max_pieces)
-        if not self.kept_layers or not texts:
-            return pieces, None
-        folder, pooling = self.sources.folder, self.pooling
-        return pieces, keep(pieces, self.encoder, self.kept_layers, folder=folder, pooling=pooling)
+        kept = None
+        if self.kept_layers:
+            folder, pooling = self.sources.folder, self.pooling
+            kept = keep(pieces, self.encoder, self.kept_layers, folder=folder, pooling=pooling)
+        return {
+            part: Split(pieces.inputs(torch.from_numpy(index), kept=kept), torch.from_numpy(y[index]))
+            for part, index in rows.items()
+        }
 
     def read(self) -> tuple[list[str], np.ndarray, Rows]:
         """The texts of all files, one after the other, their label sets (N, L), the rows of each part.

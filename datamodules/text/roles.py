@@ -22,6 +22,7 @@ from datamodules.text.tokens import Pieces, pieces_of
 from energies.constraints import bio_tags
 
 NAME = "srl_ewt_propbank"
+NO_TAG = -1  # of a word in a file of new sentences
 
 
 class SemanticRoles(DeviceData):
@@ -162,12 +163,14 @@ class SemanticRoles(DeviceData):
 
 def encoded(part: Propositions, roles: Sequence[str]) -> tuple[Tensor, Tensor]:
     """Tags y (N, T, S) one-hot, or none where unknown, and which word is the predicate, (N, T); both bool."""
-    number = {tag: index for index, tag in enumerate(bio_tags(roles))}
+    names = bio_tags(roles)
+    number = {"": NO_TAG} | {tag: index for index, tag in enumerate(names)}
     lengths = torch.tensor([len(tags) for tags in part.tags])
     mask = torch.arange(int(lengths.max())) < lengths.unsqueeze(1)
-    tags = torch.tensor([number.get(tag, -1) for column in part.tags for tag in column])
-    y = torch.zeros(*mask.shape, len(number), dtype=torch.bool)
-    example, place = (index[tags >= 0] for index in mask.nonzero(as_tuple=True))
-    y[example, place, tags[tags >= 0]] = True
+    tags = torch.tensor([number[tag] for column in part.tags for tag in column])
+    y = torch.zeros(*mask.shape, len(names), dtype=torch.bool)
+    known = tags != NO_TAG
+    example, place = (index[known] for index in mask.nonzero(as_tuple=True))
+    y[example, place, tags[known]] = True
     predicate = torch.arange(mask.shape[1]) == torch.tensor(part.place).unsqueeze(1)
     return y, predicate

@@ -220,7 +220,7 @@ def _propbank() -> bytes:
 
 def _read_propbank(content: bytes) -> None:
     for roles in (("V", "ARG0", "ARG1"), ()):
-        found = read_propositions(content, where="x.tsv", roles=roles)
+        found = read_propositions(content, where="x.tsv", roles=roles, untagged=not roles)
         found.roles()
 
 
