@@ -156,8 +156,9 @@ def test_losses_of_half_precision_are_those_of_the_same_numbers(
 @pytest.mark.parametrize("path", ["auto", "reference", *PATHS])
 def test_autocast_changes_no_sum_and_no_gradient(path: chain.Path) -> None:
     torch.manual_seed(0)
-    scores = [torch.randn(4, 12, 5).requires_grad_(), torch.randn(5, 5).requires_grad_()]
-    tags, along = torch.randint(5, (4, 12)), torch.randn(4, 12, 5)
+    device = "cuda" if path == "triton" and torch.cuda.is_available() else "cpu"
+    scores = [torch.randn(size).to(device).requires_grad_() for size in [(4, 12, 5), (5, 5)]]
+    tags, along = torch.randint(5, (4, 12)).to(device), torch.randn(4, 12, 5).to(device)
 
     def found() -> list[Tensor]:
         p = ChainPotentials(*scores)
@@ -166,7 +167,7 @@ def test_autocast_changes_no_sum_and_no_gradient(path: chain.Path) -> None:
         return [total, *torch.autograd.grad(total, scores)]
 
     exact = found()
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast(device, torch.bfloat16):
         for one, other in zip(found(), exact, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
 
