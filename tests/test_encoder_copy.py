@@ -128,6 +128,7 @@ def test_the_encoder_of_an_energy_has_settings_of_its_own(tmp_path: Path) -> Non
     still = ["--model.warm_up=0", "--model.encoder_settings={lr: 0.0}", "--trainer.max_epochs=1"]
     few = ["--trainer.limit_train_batches=2", "--trainer.limit_val_batches=1"]
     few += ["--trained=top_layers", "--data.kept_layers=4", "--data.pooling=null"]
+    few += ["--data.batch_size=2"]
     cli = TrainCLI([*configs(*files), *text_parts.options(), *still, *few], run_dir=str(tmp_path / "run"))
     energy = cli.model.energy
     before = {name: p.detach().clone() for name, p in energy.named_parameters()}

@@ -2,7 +2,6 @@
 
 import io
 import json
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,7 @@ from experiments.page import page, words
 from experiments.page.summary import summarise
 from experiments.plan.spec import read_table
 from experiments.run.by_hand import train
-from scripts import infer_starts
-from toy_world import World, commit, git
+from toy_world import World, commit
 
 world = toy_world.world  # the fixture
 
@@ -116,19 +114,3 @@ def test_a_page_marks_what_mixes_processors_or_code(
     said = io.StringIO()
     page.render(read_table("toy"), Console(file=said, width=800))
     assert (")‡ [" in said.getvalue()) is marked and (words.MIXED in said.getvalue()) is marked
-
-
-def test_records_younger_than_their_training_are_found_by_their_times(world: World) -> None:
-    first = commit()
-    made = datetime.fromisoformat(git("log", "-1", "--format=%cI"))
-    soon, late = ((made + timedelta(seconds=s)).astimezone(UTC).isoformat() for s in (50, 70))
-    whole = record("plain", commit=first, finished=late)
-    broken = record("taught", commit=first, finished=soon)
-    store.keep("toy", [broken, whole, record("plain", 1, commit="not here", finished=soon)])
-    infer_starts.main()
-    told = store.read_results("toy").records
-    assert told[0].pop("starts") == [starts.UNKNOWN, A | {"epoch": None, "commit": first}]
-    assert told == [broken, whole, record("plain", 1, commit="not here", finished=soon)]
-    before = store.results_file("toy").read_bytes()
-    infer_starts.main()
-    assert store.results_file("toy").read_bytes() == before
