@@ -64,10 +64,8 @@ def main(arguments: list[str] | None = None) -> int:
             raise UserError(f"{len(given.runs)} runs and {len(others)} of --energy: give one for each run.")
         pairs = [*zip(given.runs, others, strict=True)]
         for folder, other in track(pairs, "runs", console=Console(stderr=True), transient=True):
-            scheme, data = finished(folder)
-            reader = scheme if other is None else built(other)[0]
+            scheme, data, rankings, answers = read(folder, other, given.samples)
             record = store.read_json(folder / "record.json") or {}
-            rankings, answers = compare(scheme, data, given.samples, reader)
             compared.append((rankings, answers))
             titles.add((of(scheme, data), record.get("row")))
             if len(titles) > 1:
@@ -92,6 +90,23 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
+def read(
+    folder: Path, other: Path | None, samples: int
+) -> tuple[Scheme, DeviceData, dict[str, Numbers], dict[str, Numbers]]:
+    """A finished run, and what `compare` finds with its energy or with that of another run."""
+    scheme, data = finished(folder)
+    if other is None:
+        return scheme, data, *compare(scheme, data, samples, scheme)
+    reader, _ = built(other)
+    try:
+        return scheme, data, *compare(scheme, data, samples, reader)
+    except RuntimeError as error:
+        raise UserError(
+            f"the energy of {other} cannot read the answers of {folder}: give a run on the same data. "
+            f"({error})"
+        ) from error
+
+
 @torch.no_grad()
 def compare(
     scheme: Scheme, data: DeviceData, samples: int, reader: Scheme
@@ -100,8 +115,8 @@ def compare(
 
     `rank`: 1 plus the number of samples before the truth, a tie counting half; samples equal to the truth do
     not count. `reciprocal rank`: of the same ranks. `first`: the share of examples where it is 1. `ordered
-    pairs`: of all pairs of samples of unequal quality, the share with the better one first; 0.5 is chance.
-    The energy is that of `reader`, the samples are those of `scheme`.
+    pairs`: of all pairs of samples of unequal quality, the share with the better one first; 0.5 is chance, or
+    says that there is no such pair. The energy is that of `reader`, the samples are those of `scheme`.
 
     Raises:
         UserError: the scheme has no energy, or no network that answers can be drawn from; its answers are
@@ -139,7 +154,7 @@ def compare(
             "rank": float(rank.mean()),
             "reciprocal rank": float(rank.reciprocal().mean()),
             "first": float((rank == 1).double().mean()),
-            "ordered pairs": right / of_all if of_all else float("nan"),
+            "ordered pairs": right / of_all if of_all else 0.5,
         }
     scores = {name: scores_of(metric, choose=False).items() for name, metric in metrics.items()}
     return rankings, {

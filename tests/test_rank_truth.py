@@ -19,6 +19,7 @@ from experiments.errors import UserError
 from lightning_modules.metrics.multilabel import MultiLabelScores
 from losses.objectives import NCERanking
 from networks.inputs import Inputs
+from scheme_runs import QUICK, configs
 from scripts import rank_truth, train
 
 
@@ -124,3 +125,19 @@ def test_real_runs_are_ranked(
     assert "1 runs and 2 of --energy" in capsys.readouterr().err
     assert rank_truth.main([str(tmp_path)]) == 2
     assert "is no finished run" in capsys.readouterr().err
+
+
+def test_an_energy_of_other_sizes_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = [f"conf/{file}.yaml" for file in ("data/generated", "scheme/seal_dynamic", "objective/nce")]
+    for labels in (4, 5):
+        sizes = ["--data.num_rows=60", f"--data.num_labels={labels}"]
+        run = [*configs(*files), *QUICK, *sizes, f"--run_dir={tmp_path}/{labels}"]
+        assert train.main(run) == 0
+    capsys.readouterr()
+    one, other = (str(tmp_path / labels) for labels in ("4", "5"))
+    assert rank_truth.main([one, "--energy", other, "--samples", "1"]) == 2
+    said = capsys.readouterr().err
+    assert f"the energy of {other} cannot read the answers of {one}" in said
+    assert rank_truth.main([one, "--samples", "1"]) == 0
+    found = json.loads((tmp_path / "4/rank_truth.json").read_text())
+    assert found["mean"]["rankings"]["energy"]["ordered pairs"] == 0.5  # one sample makes no pair
