@@ -12,9 +12,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from datamodules.sources.files import Sources
+from datamodules.sources.registry import data_set
 from energies.chain import ChainEnergy
 from energies.mlc import LabelMixEnergy
 from experiments.errors import UserError
+from experiments.run.cli import TrainCLI
 from inference import interactions
 from make_mlc import clus_arff
 from scheme_runs import configs
@@ -159,6 +162,15 @@ def test_a_pair_is_compared_with_one_of_a_label_as_frequent_and_independent() ->
     assert interactions.unassociated_like(pairs, y, related, least=20).tolist() == [[2, 0]]
     related[2:, 0] = True
     assert interactions.unassociated_like(pairs, y, related, least=20).tolist() == []
+
+
+def test_the_names_of_published_classes_are_read_as_training_reads_them(tmp_path: Path) -> None:
+    if reason := Sources().missing(data_set("expr_fun")):
+        pytest.skip(reason)
+    files = configs("conf/data/expr_fun.yaml", "conf/scheme/floor.yaml")
+    data = TrainCLI(files, run_dir=str(tmp_path)).datamodule  # its file declares attributes twice
+    names = draw_interactions.label_names(data)
+    assert len(names) == 500 and draw_interactions.taxonomy(names).any()
 
 
 def test_a_taxonomy_is_read_off_the_names() -> None:

@@ -192,7 +192,7 @@ def label_names(data: DeviceData) -> tuple[str, ...]:
     else:
         known = data_set(data.dataset)
         content, where = data.sources.read(known, known.files["train"]), known.files["train"].name
-    names = read_arff(content, where=where, num_labels=data.num_labels).labels
+    names = read_arff(content, where=where, num_labels=data.num_labels, repeats=not data.own).labels
     return names[int(names[0] == ROOT_LABEL and not data.keep_root) :]
 
 
