@@ -6,7 +6,7 @@ start whose epochs are in the result, in order:
     "starts": [{"epoch": 0, "commit": "1b5...", "dirty": false, "device": "cpu", "cpu": "AMD EPYC"}, ...]
 
 The fields beside the list (`commit`, `cpu`, `versions`, ...) are of the last start, which tested. An older
-record has no list and counts as one start, unless its times prove that there were more.
+record has no list and counts as one start.
 """
 
 from collections.abc import Iterable, Mapping
