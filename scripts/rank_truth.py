@@ -1,16 +1,16 @@
-"""Where the energy of finished runs ranks the truth among samples of their network, on validation.
+"""Whether the energy of finished runs chooses better among samples of their network than the network does.
 
-    python -m scripts.rank_truth RUN_DIR [RUN_DIR ...] [--samples 100] [--out results/NAME]
+    python -m scripts.rank_truth RUN_DIR [RUN_DIR ...] [--energy RUN_DIR ...] [--samples 100] [--out FILE]
 
 For runs with an energy and a feed-forward network: SEAL, InfNet+, bilevel training, and an energy that
-learned from the samples of a finished run. Each example has K samples of the network. Two rankings of them
-and of the truth are compared: by the energy, and by the network's own probability. Means over the runs,
-seeds of one cell, are printed. The numbers are written to rank_truth.json in the folder of the first run, or
-as --out says.
+learned from the samples of a finished run. For each validation example K answers are drawn from the network.
+They and the truth are ranked by the energy, and by the network's own probability; the sample that each ranks
+first is scored. Means over the runs, seeds of one cell, are printed. The numbers are written to
+rank_truth.json in the folder of the first run, or as --out says.
 
-An energy of the whole answer may rank the truth high and yet order samples no better than the network: a
-share of correct tags is ordered best by the probability of each tag. --energy takes the energies of other
-runs on the same data, such as those of a CRF, and so says what a good energy reaches.
+The rank of the truth alone says little: samples lie where the network is confident, so its probability puts
+the truth late. --energy takes the energies of other runs on the same data and seeds, such as those of a CRF,
+and so says what a good energy reaches.
 """
 
 import argparse
@@ -33,9 +33,11 @@ from energies.base import Energy
 from energies.masks import MaskEnergy
 from experiments import store
 from experiments.errors import UserError
+from experiments.plan.identity import difference
 from lightning_modules.base import Scheme
+from lightning_modules.crf import CRFScheme
 from lightning_modules.engine.bookkeeping import judge, scores_of
-from losses.objectives import Objective
+from scripts.compare import read as record_of
 from scripts.finished_run import built, finished, of
 from scripts.options import count, refused
 
@@ -46,7 +48,7 @@ Numbers = dict[str, float]
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Parse, read the run, rank, print, keep the numbers."""
+    """Parse, check that the runs belong together, rank, print, keep the numbers."""
     parser = argparse.ArgumentParser(prog="python -m scripts.rank_truth", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("runs", type=Path, nargs="+", metavar="run", help="folders of finished runs")
@@ -56,90 +58,96 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--samples", type=count, default=100, help="K, of each example (default: 100)")
     parser.add_argument("--out", type=Path, help="where the numbers go, without .json")
     given = parser.parse_args(arguments)
-    console, place = Console(highlight=False, soft_wrap=True), given.out or given.runs[0] / "rank_truth"
-    compared, found, titles = [], [], set()
-    others = given.energy or [None] * len(given.runs)
+    console, energies = Console(highlight=False, soft_wrap=True), given.energy or given.runs
+    place = Path(f"{given.out or given.runs[0] / 'rank_truth'}.json")
+    found, rankings, answers = [], [], []
     try:
-        if len(others) != len(given.runs):
-            raise UserError(f"{len(given.runs)} runs and {len(others)} of --energy: give one for each run.")
-        pairs = [*zip(given.runs, others, strict=True)]
-        for folder, other in track(pairs, "runs", console=Console(stderr=True), transient=True):
-            scheme, data, rankings, answers = read(folder, other, given.samples)
-            record = store.read_json(folder / "record.json") or {}
-            compared.append((rankings, answers))
-            titles.add((of(scheme, data), record.get("row")))
-            if len(titles) > 1:
-                raise UserError(f"{folder} is a run of another cell than {given.runs[0]}: give seeds of one.")
-            if other is not None:
-                record["energy"] = (store.read_json(other / "record.json") or {}).get("row")
-            about = {
-                name: record.get(name)
-                for name in ("id", "table", "row", "column", "seed", "energy", "finished")
-            }
-            found.append(about | {"rankings": rankings, "answers": answers})
-        parts = {"rankings": [one for one, _ in compared], "answers": [one for _, one in compared]}
-        means = {part: _mean(rows) for part, rows in parts.items()}
-        numbers = {"samples": given.samples, "mean": means, "runs": found}
-        store.write_json(place.with_suffix(".json"), numbers)
+        records, of_energies = ([record_of(folder) for folder in part] for part in (given.runs, energies))
+        check(records, of_energies)
+        runs = [*zip(given.runs, energies, records, of_energies, strict=True)]
+        for folder, other, record, of_energy in track(
+            runs, "runs", console=Console(stderr=True), transient=True
+        ):
+            scheme, data = finished(folder)
+            reader = scheme if other == folder else built(other)[0]
+            ranking, answer = compare(scheme, data, given.samples, energy_of(reader))
+            about = {name: record.get(name) for name in ("id", "table", "row", "column", "seed", "finished")}
+            found.append(
+                about
+                | {"energy": {name: of_energy.get(name) for name in ("id", "row", "seed")}}
+                | {"rankings": ranking, "answers": answer}
+            )
+            rankings.append(ranking)
+            answers.append(answer)
+        means = {"rankings": mean(rankings), "answers": mean(answers)}
+        store.write_json(place, {"samples": given.samples, "mean": means, "runs": found})
     except (UserError, DataError) as error:
         return refused(error)
-    (title, _) = titles.pop()
-    title = f"{title}, validation, {given.samples} samples, mean of {len(found)}"
+    title = f"{of(scheme, data)}, validation, {given.samples} samples, mean of {len(found)}"
     console.print(_drawn(title, "ranked by", means["rankings"]), _drawn("answers", "", means["answers"]))
-    console.print(f"file: {place.with_suffix('.json')}", style="dim")
+    console.print(f"file: {place}", style="dim")
     return 0
 
 
-def read(
-    folder: Path, other: Path | None, samples: int
-) -> tuple[Scheme, DeviceData, dict[str, Numbers], dict[str, Numbers]]:
-    """A finished run, and what `compare` finds with its energy or with that of another run."""
-    scheme, data = finished(folder)
-    if other is None:
-        return scheme, data, *compare(scheme, data, samples, scheme)
-    reader, _ = built(other)
-    try:
-        return scheme, data, *compare(scheme, data, samples, reader)
-    except RuntimeError as error:
-        raise UserError(
-            f"the energy of {other} cannot read the answers of {folder}: give a run on the same data. "
-            f"({error})"
-        ) from error
+def check(records: list[store.Record], of_energies: list[store.Record]) -> None:
+    """That runs are seeds of one cell, each once, and energies too, each of the data and seed of its run.
+
+    Raises:
+        UserError: they are not.
+    """
+    if len(records) != len(of_energies):
+        raise UserError(f"{len(records)} runs and {len(of_energies)} of --energy: give one for each run.")
+    for part in (records, of_energies):
+        for record in part[1:]:
+            if _cell(record) != _cell(part[0]):
+                raise UserError(
+                    f"run {record['id']} is of another cell than {part[0]['id']}: give seeds of one cell."
+                )
+        ids = [record["id"] for record in part]
+        if len(set(ids)) < len(ids):
+            raise UserError("A run is given twice: give each seed once.")
+    for record, other in zip(records, of_energies, strict=True):
+        changed = [] if record["seed"] == other["seed"] else [f"seed: {record['seed']} -> {other['seed']}"]
+        changed += difference(record["config"]["data"], other["config"]["data"])
+        if changed := [change for change in changed if "batch_size" not in change]:
+            raise UserError(
+                f"The energy of run {other['id']} is not of the data of {record['id']} ({changed[0]}): "
+                "give a run on the same data and of the same seed."
+            )
+
+
+def _cell(record: store.Record) -> tuple[object, ...]:
+    config = record["config"]
+    classes = (config["model"]["class_path"], config["data"]["class_path"])
+    return *(record.get(name) for name in ("table", "row", "column")), *classes
 
 
 @torch.no_grad()
 def compare(
-    scheme: Scheme, data: DeviceData, samples: int, reader: Scheme
+    scheme: Scheme, data: DeviceData, samples: int, energy: Energy
 ) -> tuple[dict[str, Numbers], dict[str, Numbers]]:
-    """What each of RANKINGS says of the truth and of pairs of samples, and the scores of each of ANSWERS.
+    """Where each of RANKINGS puts the truth among samples of the scheme's network, and scores of ANSWERS.
 
     `rank`: 1 plus the number of samples before the truth, a tie counting half; samples equal to the truth do
-    not count. `reciprocal rank`: of the same ranks. `first`: the share of examples where it is 1. `ordered
-    pairs`: of all pairs of samples of unequal quality, the share with the better one first; 0.5 is chance, or
-    says that there is no such pair. The energy is that of `reader`, the samples are those of `scheme`.
+    not count. By chance it is 1 + K / 2. `reciprocal rank`: of the same ranks.
 
     Raises:
-        UserError: the scheme has no energy, or no network that answers can be drawn from; its answers are
-            masks.
+        UserError: the scheme has no network that answers can be drawn from.
     """
-    energy, logits_of = _energy(reader), _network(scheme)
-    objective = getattr(reader, "objective", None)
-    bounded = objective.inference_energy if isinstance(objective, Objective) else torch.clone
+    logits_of = network_of(scheme)
     ranks: dict[str, list[Tensor]] = {name: [] for name in RANKINGS}
-    pairs = {name: torch.zeros(2, dtype=torch.double) for name in RANKINGS}
     metrics = {name: copy.deepcopy(scheme.metric) for name in ANSWERS}
     torch.manual_seed(SEED)
     for batch in data.val_dataloader():
         space, logits = scheme.space.over(batch.mask), logits_of(batch.inputs)
         drawn = space.sample(logits, samples)
         answers = space.put_first(batch.y, drawn)  # (1 + K, B, ...)
-        read = bounded(energy.over(batch.mask)(batch.inputs, answers))
+        read = energy.over(batch.mask)(batch.inputs, answers)
         before = {"energy": read, "probability": -space.log_prob(logits, answers.to(logits.dtype))}
         guesses = drawn.to(logits.dtype)
         quality, same = space.quality(guesses, batch.y), (drawn == answers[0]).flatten(2).all(-1)
         for name, order in before.items():
             ranks[name].append(rank_of_first(order, same))
-            pairs[name] += ordered_pairs(order[1:], quality)
         chosen = [before["probability"][1:].argmin(0), read[1:].argmin(0), quality.argmax(0)]
         picked = [guesses[one, torch.arange(len(one))] for one in chosen]
         for metric, answer in zip(
@@ -147,15 +155,9 @@ def compare(
         ):
             judge(metric, batch, answer)
     rankings = {}
-    for name, found in ranks.items():
-        rank = torch.cat(found).double()
-        right, of_all = pairs[name].tolist()
-        rankings[name] = {
-            "rank": float(rank.mean()),
-            "reciprocal rank": float(rank.reciprocal().mean()),
-            "first": float((rank == 1).double().mean()),
-            "ordered pairs": right / of_all if of_all else 0.5,
-        }
+    for name, parts in ranks.items():
+        rank = torch.cat(parts).double()
+        rankings[name] = {"rank": float(rank.mean()), "reciprocal rank": float(rank.reciprocal().mean())}
     scores = {name: scores_of(metric, choose=False).items() for name, metric in metrics.items()}
     return rankings, {
         name: {key: float(value) for key, value in found if value.numel() == 1}
@@ -173,18 +175,12 @@ def rank_of_first(order: Tensor, same: Tensor) -> Tensor:
     return 1 + before.masked_fill(same, 0).sum(0)
 
 
-def ordered_pairs(order: Tensor, quality: Tensor) -> Tensor:
-    """Of all pairs of samples (K, B) of unequal quality: how many have the better first, and their number.
+def energy_of(scheme: Scheme) -> Energy:
+    """The energy of a run.
 
-    A tie of the order counts half.
+    Raises:
+        UserError: it has none; its answers are masks; it answers with other scores than those of its energy.
     """
-    better = quality.unsqueeze(0) > quality.unsqueeze(1)  # (K, K, B), the second index before the first
-    right = (order.unsqueeze(0) < order.unsqueeze(1)).double()
-    right += (order.unsqueeze(0) == order.unsqueeze(1)).double() / 2
-    return torch.stack([(right * better).sum(), better.sum().double()])
-
-
-def _energy(scheme: Scheme) -> Energy:
     energy = getattr(scheme, "energy", None)
     if isinstance(energy, MaskEnergy):
         raise UserError("the answers of this run are masks: python -m scripts.figures.mask_quality RUN_DIR")
@@ -193,11 +189,20 @@ def _energy(scheme: Scheme) -> Energy:
             f"this {type(scheme).__name__} run has no energy. Give the folder of one that has, such as a run "
             "of conf/scheme/seal_dynamic.yaml."
         )
+    if isinstance(scheme, CRFScheme) and type(scheme).predict is not CRFScheme.predict:
+        raise UserError(
+            f"this {type(scheme).__name__} run scales its scores, or learns them in phases, and so answers "
+            "with others than those of its energy. Give a run of conf/scheme/crf_joint.yaml."
+        )
     return energy
 
 
-def _network(scheme: Scheme) -> Callable[[Any], Tensor]:
-    """The logits of the network whose answers are drawn."""
+def network_of(scheme: Scheme) -> Callable[[Any], Tensor]:
+    """The logits of the network whose answers are drawn.
+
+    Raises:
+        UserError: the scheme has none.
+    """
     networks = getattr(scheme, "networks", None)
     found = networks.predict if networks is not None else None
     for name in ("task_net", "guesser"):
@@ -210,7 +215,8 @@ def _network(scheme: Scheme) -> Callable[[Any], Tensor]:
     return found
 
 
-def _mean(runs: list[dict[str, Numbers]]) -> dict[str, Numbers]:
+def mean(runs: list[dict[str, Numbers]]) -> dict[str, Numbers]:
+    """Of each number over the runs, to four digits."""
     first = runs[0]
     return {row: {key: round(fmean(run[row][key] for run in runs), 4) for key in first[row]} for row in first}
 

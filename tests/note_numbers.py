@@ -93,11 +93,11 @@ def quotations() -> list[dict[str, Any]]:
     return yaml.safe_load(QUOTED.read_text()) or []
 
 
-def has(file: Path, number: str) -> bool:
-    """Whether a file has a number: in its text, or rounded to as many digits if it is JSON."""
+def has(file: Path, number: str, at: str | None = None) -> bool:
+    """Whether a file has a number in its text; in JSON under the key `at`, rounded to as many digits."""
     if file.suffix == ".json":
-        digits = len(number.partition(".")[2])
-        return as_float(number) in {round(n, digits) for n in leaves(json.loads(file.read_text()))}
+        digits, tree = len(number.partition(".")[2]), json.loads(file.read_text())
+        return as_float(number) in {round(n, digits) for n in leaves(tree[at] if at else tree)}
     return as_float(number) in {as_float(found[0]) for found in NUMBER.finditer(file.read_text())}
 
 

@@ -3,21 +3,25 @@
 import json
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torchmetrics import Metric
 
 from datamodules.batches import Batch
 from datamodules.sources.files import Sources
 from datamodules.sources.registry import data_set
-from energies.base import Energy
-from energies.spaces import LabelSets
+from energies.base import ConditionedEnergy, MaskedEnergy
+from energies.masks import MaskEnergy
+from energies.spaces import AnswerSpace, LabelSets, TagSequences
 from experiments.errors import UserError
+from experiments.store import Record
+from lightning_modules.base import Scheme
 from lightning_modules.metrics.multilabel import MultiLabelScores
-from losses.objectives import NCERanking
+from lightning_modules.metrics.sequence import SequenceScores
 from networks.inputs import Inputs
 from scheme_runs import QUICK, configs
 from scripts import rank_truth, train
@@ -31,60 +35,103 @@ def test_ranks_by_hand() -> None:
     assert rank_truth.rank_of_first(order, same).tolist() == [2.5, 3.0]
 
 
-def test_ordered_pairs_by_hand() -> None:
-    quality = torch.tensor([[0.9], [0.5], [0.5], [0.1]])
-    order = torch.tensor([[1.0], [2.0], [3.0], [2.0]])
-    # of five pairs of unequal quality one ties: the second and the last; the third is after the last
-    assert rank_truth.ordered_pairs(order, quality).tolist() == [3.5, 5.0]
+class Distance(MaskedEnergy):
+    """The number of wrong entries, for an input that is the truth; without a mask it cannot be read."""
+
+    def given(self, x: Inputs, mask: Tensor | None = None) -> ConditionedEnergy:
+        assert isinstance(x, Tensor) and mask is not None
+        return ConditionedEnergy(lambda y: (y - x).abs().sum((-2, -1)))
 
 
-class Known(Energy):
-    """The distance to answers that the input names."""
-
-    def __init__(self, sign: float) -> None:
-        super().__init__()
-        self.sign = sign
-
-    def forward(self, x: Inputs, y: Tensor) -> Tensor:
-        assert isinstance(x, Tensor)
-        return self.sign * (y.to(x.dtype) - x).abs().sum(-1)
+def scheme(space: AnswerSpace, metric: Metric, logits: Tensor) -> Scheme:
+    """A scheme whose network has the same logits for every example."""
+    own = {"task_net": lambda x: logits.expand_as(x), "predict": lambda batch: torch.zeros_like(batch.y)}
+    return cast(Scheme, SimpleNamespace(space=space, metric=metric, **own))
 
 
-@pytest.mark.parametrize("sign", [1.0, -1.0])
-def test_an_energy_that_knows_the_truth_ranks_it_first_and_chooses_the_best(sign: float) -> None:
-    truth = (torch.rand(8, 6) < 0.5).float()
-    space = LabelSets(6)
-    scheme: Any = SimpleNamespace(
-        energy=Known(sign),
-        objective=NCERanking(),
-        task_net=torch.zeros_like,
-        space=space,
-        metric=MultiLabelScores(6),
-        predict=lambda batch: torch.full_like(batch.y, 0.4),
-    )
+def test_the_choices_of_energy_and_probability_are_told_apart() -> None:
+    """The truth is the first label alone; to the network both labels are likely, so 11 is most probable."""
+    truth = torch.tensor([[1.0, 0.0]])
+    energy = SimpleNamespace(over=lambda _: lambda x, y: (y.to(x.dtype) - x).abs().sum(-1))
+    likely = scheme(LabelSets(2), MultiLabelScores(2), torch.tensor([2.0, 2.0]))
     data: Any = SimpleNamespace(val_dataloader=lambda: [Batch(truth, truth)])
-    rankings, answers = rank_truth.compare(scheme, data, 50, scheme)
-    if sign > 0:
-        assert rankings["energy"]["rank"] == rankings["energy"]["first"] == 1
-        lowest, best = (answers[name] for name in ("sample of lowest energy", "best sample"))
-        assert lowest["example_f1"] == pytest.approx(best["example_f1"], abs=0.1)
-        assert rankings["energy"]["ordered pairs"] > 0.9
-    else:
-        assert rankings["energy"]["rank"] > 45 and rankings["energy"]["ordered pairs"] < 0.1
-    # all sets have the same probability, so all others tie with the truth
-    assert rankings["probability"]["ordered pairs"] == 0.5
-    assert 20 < rankings["probability"]["rank"] <= 26
-    assert answers["the run's"]["example_f1"] == 0
+    rankings, answers = rank_truth.compare(likely, data, 200, energy)  # type: ignore[arg-type]
+    f1 = {name: found["example_f1"] for name, found in answers.items()}
+    assert f1["the run's"] == 0
+    assert f1["most probable sample"] == pytest.approx(2 / 3)
+    assert f1["sample of lowest energy"] == f1["best sample"] == 1
+    assert rankings["energy"] == {"rank": 1, "reciprocal rank": 1}
+    both = torch.tensor(2.0).sigmoid() ** 2  # samples of 11 stand before the truth, and half of those of 01
+    expected = 1 + 200 * (both + torch.tensor(2.0).sigmoid() * torch.tensor(-2.0).sigmoid() / 2)
+    assert rankings["probability"]["rank"] == pytest.approx(float(expected), rel=0.1)
+
+
+def test_padding_is_hidden_from_the_energy_and_no_part_of_an_answer() -> None:
+    mask = torch.tensor([[True, True, False]])
+    truth = F.one_hot(torch.tensor([[0, 1, 0]]), 2).float() * mask.unsqueeze(-1)
+    flat = scheme(TagSequences(2), SequenceScores(), torch.zeros(3, 2))
+    data: Any = SimpleNamespace(val_dataloader=lambda: [Batch(truth, truth, mask)])
+    rankings, answers = rank_truth.compare(flat, data, 40, Distance())
+    assert rankings["energy"]["rank"] == 1
+    assert answers["sample of lowest energy"] == answers["best sample"] == {"accuracy": 1, "word_accuracy": 1}
+    # a quarter of the samples is the truth and does not count; the others tie with it
+    assert rankings["probability"]["rank"] == pytest.approx(16, abs=4)
+
+
+def test_numbers_are_means_over_runs() -> None:
+    runs = [
+        {"energy": {"rank": 1.0, "reciprocal rank": 1.0}},
+        {"energy": {"rank": 4.0, "reciprocal rank": 0.25}},
+    ]
+    assert rank_truth.mean(runs) == {"energy": {"rank": 2.5, "reciprocal rank": 0.625}}
+
+
+def record(name: str, seed: int, row: str = "ce", **settings: Any) -> dict[str, Any]:
+    """What decides whether two runs belong together."""
+    config = {"model": {"class_path": row}, "data": {"class_path": "d", "init_args": settings}}
+    return {"id": name, "table": "t", "row": row, "column": "c", "seed": seed, "config": config}
+
+
+@pytest.mark.parametrize(
+    ("runs", "energies", "words"),
+    [
+        ([record("a", 0), record("b", 1, "crf")], None, "run b is of another cell than a"),
+        ([record("a", 0), record("a", 0)], None, "A run is given twice"),
+        ([record("a", 0)], [record("e", 0), record("f", 1)], "1 runs and 2 of --energy"),
+        (
+            [record("a", 0)],
+            [record("e", 1)],
+            r"of run e is not of the data of a \(seed: 0 -> 1\): give a run",
+        ),
+        ([record("a", 0, n=5)], [record("e", 0, n=6)], r"\(init_args.n: 5 -> 6\)"),
+        (
+            [record("a", 0), record("b", 1)],
+            [record("e", 0), record("f", 1, "crf")],
+            "run f is of another cell than e",
+        ),
+    ],
+)
+def test_runs_that_do_not_belong_together_are_refused(
+    runs: list[Record], energies: list[Record] | None, words: str
+) -> None:
+    with pytest.raises(UserError, match=words):
+        rank_truth.check(runs, energies or runs)
+
+
+def test_batches_may_have_another_size() -> None:
+    rank_truth.check([record("a", 0, batch_size=5)], [record("e", 0, "crf", batch_size=6)])
 
 
 def test_what_cannot_be_ranked_is_refused() -> None:
-    for scheme, words in (
-        (SimpleNamespace(task_net=F.relu), "this SimpleNamespace run has no energy.*seal_dynamic.yaml"),
-        (SimpleNamespace(energy=Known(1), objective=NCERanking()), "no network to draw answers from"),
-        (SimpleNamespace(energy=nn.Identity(), objective=NCERanking()), "has no energy"),
+    for given, words in (
+        (SimpleNamespace(), "this SimpleNamespace run has no energy.*seal_dynamic.yaml"),
+        (SimpleNamespace(energy=nn.Identity()), "has no energy"),
+        (SimpleNamespace(energy=MaskEnergy.__new__(MaskEnergy)), "mask_quality"),
     ):
         with pytest.raises(UserError, match=words):
-            rank_truth.compare(scheme, SimpleNamespace(), 10, scheme)  # type: ignore[arg-type]
+            rank_truth.energy_of(given)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="no network to draw answers from"):
+        rank_truth.network_of(SimpleNamespace())  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -112,32 +159,28 @@ def test_real_runs_are_ranked(
     found = json.loads((tmp_path / "run/rank_truth.json").read_text())
     assert found["samples"] == 7 and len(found["runs"]) == 1 and "7 samples, mean of 1" in said
     for ranking in found["mean"]["rankings"].values():
-        assert 1 <= ranking["rank"] <= 8 and 0 <= ranking["ordered pairs"] <= 1
+        assert 1 <= ranking["rank"] <= 8
     score = next(iter(found["mean"]["answers"]["the run's"]))
     assert found["mean"]["answers"]["best sample"][score] >= found["mean"]["answers"]["a sample"][score]
-    own = found["mean"]
-    of_itself = [str(tmp_path / "run"), "--samples", "7", "--energy", str(tmp_path / "run")]
-    assert rank_truth.main(of_itself) == 0
-    again = json.loads((tmp_path / "run/rank_truth.json").read_text())
-    assert again["mean"] == own and again["runs"][0]["energy"] == again["runs"][0]["row"]
-    capsys.readouterr()
-    assert rank_truth.main([*of_itself, str(tmp_path / "run")]) == 2
-    assert "1 runs and 2 of --energy" in capsys.readouterr().err
-    assert rank_truth.main([str(tmp_path)]) == 2
-    assert "is no finished run" in capsys.readouterr().err
 
 
-def test_an_energy_of_other_sizes_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    files = [f"conf/{file}.yaml" for file in ("data/generated", "scheme/seal_dynamic", "objective/nce")]
-    for labels in (4, 5):
-        sizes = ["--data.num_rows=60", f"--data.num_labels={labels}"]
-        run = [*configs(*files), *QUICK, *sizes, f"--run_dir={tmp_path}/{labels}"]
-        assert train.main(run) == 0
+def test_the_energy_of_a_crf_ranks_the_samples_of_another_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def trained(name: str, *options: str) -> str:
+        files = [f"conf/{file}.yaml" for file in ("data/known_chain", *options)]
+        assert train.main([*configs(*files), *QUICK, f"--run_dir={tmp_path}/{name}"]) == 0
+        return str(tmp_path / name)
+
+    net = trained("net", "scheme/cross_entropy")
+    crf = trained("crf", "scheme/crf_joint", "objective/likelihood")
+    scaled = trained("scaled", "scheme/crf_scaled", "objective/likelihood")
     capsys.readouterr()
-    one, other = (str(tmp_path / labels) for labels in ("4", "5"))
-    assert rank_truth.main([one, "--energy", other, "--samples", "1"]) == 2
-    said = capsys.readouterr().err
-    assert f"the energy of {other} cannot read the answers of {one}" in said
-    assert rank_truth.main([one, "--samples", "1"]) == 0
-    found = json.loads((tmp_path / "4/rank_truth.json").read_text())
-    assert found["mean"]["rankings"]["energy"]["ordered pairs"] == 0.5  # one sample makes no pair
+    place = tmp_path / "not there" / "by_crf_0.1"
+    assert rank_truth.main([net, "--energy", crf, "--samples", "5", "--out", str(place)]) == 0
+    (run,) = json.loads(Path(f"{place}.json").read_text())["runs"]
+    assert run["energy"]["id"] == json.loads(Path(crf, "record.json").read_text())["id"] != run["id"]
+    for energy, words in ((net, "has no energy"), (scaled, "CRFScaled run scales"), ("x", "no finished run")):
+        capsys.readouterr()
+        assert rank_truth.main([net, "--energy", energy]) == 2
+        assert words in capsys.readouterr().err
