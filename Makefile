@@ -93,7 +93,7 @@ needs-sweep:
 	fi
 	@$(INSTALLED) || echo "Setting up .venv from constraints.txt ($(EXTRAS)): once, a few minutes, mostly downloads (log: .venv/install.log)."
 	@$(INSTALLED) && exit 0; \
-	$(RUN) -m pip install --disable-pip-version-check -c constraints.txt -e ".[$(EXTRAS)]" >.venv/install.log 2>&1 & \
+	$(RUN) -m pip install --no-compile --disable-pip-version-check -c constraints.txt -e ".[$(EXTRAS)]" >.venv/install.log 2>&1 & \
 	pip=$$!; trap 'kill $$pip; exit 130' INT TERM; \
 	while kill -0 $$pip 2>/dev/null; do \
 	    if [ -t 1 ]; then printf '\r\033[K%.78s' "$$(tail -n 1 .venv/install.log)"; fi; sleep 1; \

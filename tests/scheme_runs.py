@@ -1,6 +1,6 @@
 """Every scheme and objective of a table as runs of a second: small sizes, no randomness."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from copy import deepcopy
 from functools import cache
@@ -38,6 +38,7 @@ DATA = {  # by kind; else the row's own
 }
 PARTS: dict[str, Any] = {"texts": text_parts, "roles": role_parts}  # modules: small parts of the data
 DVN = ["scheme/energy_net", "objective/dvn"]
+OWN = ("energies.", "inference.", "lightning_modules.", "networks.")  # packages whose parts are met
 STILL = "finished"  # the scheme in which nothing moves
 SETTINGS = {
     "EarlyStopping": {"patience": 0, "min_delta": 1.0},
@@ -137,10 +138,10 @@ def runs() -> dict[str, list[str]]:
     return found
 
 
-def covering(names: Iterable[str]) -> list[str]:
-    """Runs that have each scheme with each objective, and each scheme with each kind of answer."""
-    left = {name: dials_and_kind(name) for name in names}
-    chosen, needed = [], set().union(*left.values())
+def covering(runs: dict[str, list[str]]) -> list[str]:
+    """Runs that have each scheme with each objective, kind of answer and part that a run gives it."""
+    left = {name: met(given) for name, given in runs.items()}
+    chosen, needed = [], set[tuple[str, str]]().union(*left.values())
     while needed:
         best = max(left, key=lambda name: len(left[name] & needed))
         chosen.append(best)
@@ -148,10 +149,21 @@ def covering(names: Iterable[str]) -> list[str]:
     return [name for name in left if name in chosen]
 
 
-def dials_and_kind(name: str) -> set[tuple[str, str]]:
-    """Of a run's name `scheme objective, kind`: its scheme and objective, its scheme and kind."""
-    dials, _, kind = name.rpartition(", ")
-    return {("dials", dials), (dials.split()[0], kind)}
+def met(given: list[str]) -> set[tuple[str, str]]:
+    """What the scheme of a run meets: an objective, a kind of answer, energies, networks and inference."""
+    layers = layered(given)
+    dials = {Path(file).parent.name: file for file in layers.files}
+    with_it = {dials.get("objective", ""), kind_in(layers.files), *parts_of(layers.tree["model"])}
+    return {(dials["scheme"], other) for other in with_it}
+
+
+def parts_of(tree: Any) -> Iterator[str]:  # noqa: ANN401
+    """The classes of this project that a config names."""
+    under = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ()
+    for one in under:
+        yield from parts_of(one)
+    if isinstance(tree, dict) and str(tree.get("class_path")).startswith(OWN):
+        yield tree["class_path"]
 
 
 @cache

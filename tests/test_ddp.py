@@ -1,6 +1,7 @@
 """Several processes: every scheme and objective of a table on two, whose replicas equal one process.
 
-Each scheme trains with each of its objectives and on each of its kinds of answer, not all three together.
+Each scheme trains with each of its objectives, on each of its kinds of answer, and with each energy, network
+and inference that a table gives it; not all of these together.
 """
 
 import json

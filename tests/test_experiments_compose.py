@@ -1,12 +1,16 @@
 """Cells are parsed once: what is kept is what a plain parser gives, until what it is made from changes."""
 
+import inspect
 import json
+import operator
 import subprocess
 import sys
+import typing
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import pytorch_lightning as pl
 from pytorch_lightning.cli import LightningArgumentParser
 
 import toy_world
@@ -46,6 +50,20 @@ def test_what_cells_share_is_parsed_once_and_comes_out_the_same(
         arguments = layers_of(read_table(table), row, column).arguments()
         expected = json.dumps(plain.resolve([*arguments]))
         assert [json.dumps(sharing.resolve([*arguments])) for _ in range(2)] == [expected] * 2
+
+
+def test_one_batch_is_not_all_whichever_package_was_imported_first(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of equal Optional types Python keeps the first that any package made, with the order of its members."""
+    monkeypatch.chdir(root)
+    float_first = operator.getitem(typing.Union, (float, int, None))
+    annotations = inspect.unwrap(pl.Trainer.__init__).__annotations__
+    monkeypatch.setitem(annotations, "limit_train_batches", float_first)
+    arguments = layers_of(read_table("seal_mlc"), "floor", "bibtex").arguments()
+    for given, kept in ([], 1), (["--trainer.limit_train_batches=1.0"], 1.0):
+        trainer = ParseOnly().resolve([*arguments, *given])["trainer"]
+        assert repr(trainer["limit_train_batches"]) == repr(kept)
 
 
 def test_a_mistake_is_told_each_time(world: World) -> None:

@@ -8,7 +8,7 @@ import json
 import sys
 from argparse import ArgumentError
 from pathlib import Path
-from typing import Any
+from typing import Any, Union
 
 from jsonargparse import Namespace
 from omegaconf.errors import OmegaConfBaseException
@@ -57,6 +57,7 @@ class ConfigCLI(LightningCLI):
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Add the folder of the run's files; config files refer to it as ${run_dir}."""
         parser.add_argument("--run_dir", type=str, default=self.run_dir, help="folder of this run's files")
+        try_int_first(parser)
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Args) -> None:
         """Parse; a fault becomes one message with suggestions."""
@@ -73,6 +74,17 @@ class ConfigCLI(LightningCLI):
         """The whole config, defaults written out, references resolved."""
         text = self.parser.dump(self.config, format="json", skip_unset=False, skip_validation=True)
         return {key: value for key, value in json.loads(text).items() if key != "config"}
+
+
+def try_int_first(parser: LightningArgumentParser) -> None:
+    """Let a whole number stay whole where a float would do: 1 is one batch, 1.0 are all.
+
+    Of equal Optional types Python keeps the first that any package made, with the order of its members.
+    """
+    number = Union[int, float, None]  # noqa: UP007
+    for action in parser._actions:
+        if getattr(action, "_typehint", None) == number:
+            action._typehint = number  # type: ignore[attr-defined]
 
 
 class ParseOnly(ConfigCLI):
