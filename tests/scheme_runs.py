@@ -38,7 +38,7 @@ DATA = {  # by kind; else the row's own
 }
 PARTS: dict[str, Any] = {"texts": text_parts, "roles": role_parts}  # modules: small parts of the data
 DVN = ["scheme/energy_net", "objective/dvn"]
-OWN = ("energies.", "inference.", "lightning_modules.", "networks.")  # packages whose parts are met
+MET = ("energies.", "inference.", "lightning_modules.", "networks.", "torch.optim.")  # parts of a scheme
 STILL = "finished"  # the scheme in which nothing moves
 SETTINGS = {
     "EarlyStopping": {"patience": 0, "min_delta": 1.0},
@@ -158,11 +158,11 @@ def met(given: list[str]) -> set[tuple[str, str]]:
 
 
 def parts_of(tree: Any) -> Iterator[str]:  # noqa: ANN401
-    """The classes of this project that a config names."""
+    """The classes in a config that a scheme meets: its parts and their optimizers."""
     under = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ()
     for one in under:
         yield from parts_of(one)
-    if isinstance(tree, dict) and str(tree.get("class_path")).startswith(OWN):
+    if isinstance(tree, dict) and str(tree.get("class_path")).startswith(MET):
         yield tree["class_path"]
 
 

@@ -8,7 +8,7 @@ import json
 import sys
 from argparse import ArgumentError
 from pathlib import Path
-from typing import Any, Union
+from typing import Any, Union, get_args
 
 from jsonargparse import Namespace
 from omegaconf.errors import OmegaConfBaseException
@@ -79,12 +79,13 @@ class ConfigCLI(LightningCLI):
 def try_int_first(parser: LightningArgumentParser) -> None:
     """Let a whole number stay whole where a float would do: 1 is one batch, 1.0 are all.
 
-    Of equal Optional types Python keeps the first that any package made, with the order of its members.
+    Python may give an Optional type the order of an equal one that another package made before.
     """
-    number = Union[int, float, None]  # noqa: UP007
     for action in parser._actions:
-        if getattr(action, "_typehint", None) == number:
-            action._typehint = number  # type: ignore[attr-defined]
+        types = get_args(getattr(action, "_typehint", None))
+        if int in types and float in types:
+            int_first = tuple(sorted(types, key=lambda of: of is not int))
+            action._typehint = Union[int_first]  # type: ignore[attr-defined]  # noqa: UP007
 
 
 class ParseOnly(ConfigCLI):
