@@ -58,26 +58,25 @@ FINDINGS = f.keyed(
         "test/answers": f.masks,
     }
 )
-RECORD = f.keyed(
-    {
-        "id": f.file_name,
-        "row": f.name,
-        "column": f.name,
-        "seed": f.seed,
-        "metrics": f.named(f.number),
-        "seconds": f.either(None, other=f.not_negative),
-        "epochs": f.either(None, other=f.count),
-        "updates": f.either(None, other=f.named(f.count)),
-        "curves": f.named(f.listed(POINT)),
-        "findings": FINDINGS,
-        "versions": f.named(f.word),
-        "config": f.pairs,
-        "starts": f.listed(START),
-        **{key: SAID for key in ("commit", "device", "cpu")},
-        "dirty": f.either(None, other=f.truth),
-    },
-    needed=("id", "row", "column", "seed", "metrics"),
-)
+FACTS: dict[str, f.Check] = {
+    "id": f.file_name,
+    "row": f.name,
+    "column": f.name,
+    "seed": f.seed,
+    "metrics": f.named(f.number),
+    "seconds": f.either(None, other=f.not_negative),
+    "epochs": f.either(None, other=f.count),
+    "updates": f.either(None, other=f.named(f.count)),
+    "curves": f.named(f.listed(POINT)),
+    "findings": FINDINGS,
+    "versions": f.named(f.word),
+    "config": f.pairs,
+    "starts": f.listed(START),
+    **{key: SAID for key in ("commit", "device", "cpu")},
+    "dirty": f.either(None, other=f.truth),
+}
+RECORD = f.keyed(FACTS, needed=("id", "row", "column", "seed", "metrics"))
+BY_HAND = f.keyed(FACTS, needed=("seed", "metrics", "config", "data", "commit", "dirty"))  # or of a table
 STATE = f.keyed(
     {
         "ids": f.named(f.file_name, f.value("row/column/seed", lambda v: f.PLACE.fullmatch(v))),
@@ -184,6 +183,22 @@ def read_record(run_id: str) -> Record | None:
     """What a finished run left in its folder."""
     record = read_json(run_dir(run_id) / "record.json")
     return record if record and not RECORD("", record) and record["id"] == run_id else None
+
+
+def record_in(folder: Path) -> Record:
+    """The record in the folder of a finished run.
+
+    Raises:
+        StoreError: there is none, or it is damaged.
+    """
+    path = folder / "record.json"
+    if not path.is_file():
+        raise StoreError(f"{folder} is no finished run: it has no record.json.")
+    record = read_json(path)
+    if fault := "it is no JSON object" if record is None else BY_HAND("", record):
+        raise StoreError(f"{path} is damaged: {fault}. Put a copy of it back, or train the run anew.")
+    assert record is not None
+    return record
 
 
 def finished() -> dict[str, Record]:

@@ -28,7 +28,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         if len(given.runs) < 2:
             raise UserError("Give the folders of two runs or more.")
-        records = [read(folder) for folder in given.runs]
+        records = [store.record_in(folder) for folder in given.runs]
     except UserError as error:
         return refused(error)
     console = Console(highlight=False, soft_wrap=True)
@@ -39,18 +39,6 @@ def main(arguments: list[str] | None = None) -> int:
             console.print(Text(f"  {change}"))
     console.print(scores(given.runs, records))
     return 0
-
-
-def read(folder: Path) -> store.Record:
-    """The record of a finished run.
-
-    Raises:
-        UserError: the folder has none.
-    """
-    record = store.read_json(folder / "record.json")
-    if not record:
-        raise UserError(f"{folder} is no finished run: it has no record.json.")
-    return record
 
 
 def differences(one: store.Record, other: store.Record) -> list[str]:

@@ -1,6 +1,5 @@
 """Load a finished run to analyse it."""
 
-import json
 import warnings
 from pathlib import Path
 from typing import TypeVar
@@ -8,6 +7,7 @@ from typing import TypeVar
 from torch import nn
 
 from datamodules.base import DeviceData
+from experiments import store
 from experiments.errors import UserError
 from experiments.run.cli import TrainCLI, quiet_lightning
 from lightning_modules.base import Scheme
@@ -28,11 +28,11 @@ def read(data: DeviceData, folder: Path) -> None:
     """Read the data of a finished run.
 
     Raises:
-        UserError: a file is another than the run read.
+        UserError: a file is another than the run read, or the run's record is damaged.
     """
     data.prepare_data()
     data.setup()
-    trained = json.loads((folder / "record.json").read_text()).get("data") or {}
+    trained = store.record_in(folder).get("data") or {}
     changed = [name for name, old in trained.items() if data.checksums.get(name, old) != old]
     if changed:
         raise UserError(

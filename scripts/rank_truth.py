@@ -37,7 +37,6 @@ from experiments.plan.identity import difference
 from lightning_modules.base import Scheme
 from lightning_modules.crf import CRFScheme
 from lightning_modules.engine.bookkeeping import judge, scores_of
-from scripts.compare import read as record_of
 from scripts.finished_run import built, finished, of
 from scripts.options import count, refused
 
@@ -62,7 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
     place = Path(f"{given.out or given.runs[0] / 'rank_truth'}.json")
     found, rankings, answers = [], [], []
     try:
-        records, of_energies = ([record_of(folder) for folder in part] for part in (given.runs, energies))
+        records, of_energies = ([*map(store.record_in, part)] for part in (given.runs, energies))
         check(records, of_energies)
         runs = [*zip(given.runs, energies, records, of_energies, strict=True)]
         for folder, other, record, of_energy in track(

@@ -42,5 +42,9 @@ def test_what_is_no_finished_run_is_named(
 ) -> None:
     assert compare.main([runs[0], str(tmp_path)]) == 2
     assert f"{tmp_path} is no finished run: it has no record.json." in capsys.readouterr().err
+    for damage in ('{"bad', "[1]", '{"a": 1}'):
+        (tmp_path / "record.json").write_text(damage)
+        assert compare.main([runs[0], str(tmp_path)]) == 2
+        assert f"{tmp_path / 'record.json'} is damaged: " in capsys.readouterr().err
     assert compare.main(runs[:1]) == 2
     assert "two runs or more" in capsys.readouterr().err

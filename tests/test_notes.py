@@ -9,7 +9,7 @@ import yaml
 
 from committed import committed
 from experiments.errors import TableError
-from experiments.page import findings
+from experiments.page import findings, words
 from experiments.page.references import ABSENT, References
 from experiments.page.verdicts import ROOM
 from note_numbers import QUOTED, has, numbers, quotations, tables, texts, unsupported
@@ -57,6 +57,27 @@ def test_references_are_what_the_records_say() -> None:
     }
     filled = References()
     assert {what: filled.fill(f"{{seal_mlc/bibtex/{what}}}") for what in expected} == expected
+
+
+@pytest.mark.parametrize(
+    "place", ["seal_mlc/bibtex/{}(dynamic_nce - ce)", "scaling_main/chunking/{}(ce_joint - unary)"]
+)
+def test_an_interval_of_two_seeds_says_so(place: str) -> None:
+    table, column, what = place.format("").split("/")
+    lines = map(json.loads, Path(f"results/{table}.jsonl").read_text().splitlines())
+    seeds: dict[str, set[int]] = {}
+    for record in lines:
+        if record["column"] == column:
+            seeds.setdefault(record["row"], set()).add(record["seed"])
+    shared = set.intersection(*(seeds[row] for row in what.strip("()").split(" - ")))
+    said = References().fill(f"{{{place.format('interval')}}}")
+    assert said.endswith(" (two seeds)") == (len(shared) == 2)
+
+
+def test_what_rounds_to_zero_has_no_minus() -> None:
+    table = next(t for t in tables() if t.name == "seal_mlc")
+    assert [words.number(table, v, sign=True) for v in (-1e-7, 0, -0.01)] == ["+0.00", "+0.00", "-0.01"]
+    assert words.number(table, -1e-7) == "0.00"
 
 
 def test_a_verdict_in_prose_is_the_verdict_of_the_page() -> None:
@@ -138,11 +159,14 @@ def test_the_prose_of_findings_has_no_number_of_its_own_but_the_rule_of_verdicts
 
 
 def test_each_verdict_of_findings_is_that_of_its_page() -> None:
-    word = {found: state for state, found in findings.FOUND.items()}
+    word = {found: state for states in (findings.FOUND, findings.OURS) for state, found in states.items()}
     lines = [line.split(" | ") for line in findings.PAGE.read_text().splitlines()]
     rows = [line for line in lines if len(line) > 3 and line[0].removeprefix("| ") in word]
+    ours = {(t.name, c.holds) for t in tables() for c in t.claims if c.says.startswith("not in the paper")}
     for found, claim, cells, *_ in rows:
         label, _, rest = cells.removeprefix("[").partition("](../results/")
+        own = (rest.partition(".md")[0], claim.strip("`")) in ours
+        assert not own or found not in ("| reproduced", "| refuted")
         page = Path("results", rest.partition(")")[0]).read_text()
         blocks = [part.partition("\n- ")[0] for part in page.split(f"({claim}): ")[1:]]
         line = f"  - {label}: {word[found.removeprefix('| ')]}"

@@ -19,6 +19,7 @@ from experiments.plan.table import Table
 
 SOURCE, PAGE = Path("docs/findings.yaml"), Path("docs/findings.md")
 FOUND = {HOLDS: "reproduced", LEVEL: "level", FAILS: "refuted", UNDECIDED: "undecided", NOT_YET: "not run"}
+OURS = FOUND | {HOLDS: HOLDS, FAILS: FAILS}  # of claims that are not the paper's
 HEADS = "| found | claim | data | difference and 95 % interval | control |\n| --- | --- | --- | --- | --- |"
 
 
@@ -42,14 +43,14 @@ def drawn() -> str:
 
 def _claims(paper: dict[str, Any], filled: References) -> str:
     """The claims of a paper, those that are decided first, and the command for each."""
-    lines: dict[str, list[str]] = {word: [] for word in FOUND.values()}
+    lines: dict[str, list[str]] = {word: [] for word in (*FOUND.values(), HOLDS, FAILS)}
     commands = []
     for entry in paper["claims"]:
         page = filled.of(entry["table"])
         view, own = _verdicts(page, entry["holds"])
         controls = {v.column: v for v in _verdicts(page, entry["control"])[1]} if "control" in entry else {}
         for verdict in own:
-            lines[FOUND[verdict.state]].append(_line(page, view, verdict, controls.get(verdict.column)))
+            lines[_word(verdict)].append(_line(page, view, verdict, controls.get(verdict.column)))
         rows = ",".join(dict.fromkeys(row for v in (*own[:1], *controls.values()) for row in v.claim.rows))
         control = f"; control {code(entry['control'])}: {plain(entry['why'])}" if controls else ""
         command = f"make reproduce TABLE={entry['table']} ROWS={rows}"
@@ -67,6 +68,11 @@ def _verdicts(page: Summary, claim: str) -> tuple[Summary, list[Verdict]]:
     raise TableError(f"{SOURCE}: {page.table.name} has no claim `{claim}`. Copy one of its file.")
 
 
+def _word(verdict: Verdict) -> str:
+    """What the page calls a verdict; the paper's claims are reproduced or refuted, ours hold or fail."""
+    return (OURS if verdict.claim.says.startswith("not in the paper") else FOUND)[verdict.state]
+
+
 def _line(page: Summary, view: Summary, verdict: Verdict, control: Verdict | None) -> str:
     table, column = view.table, verdict.column
     place = plain(table.columns[column].label if column else "mean over columns")
@@ -76,7 +82,7 @@ def _line(page: Summary, view: Summary, verdict: Verdict, control: Verdict | Non
     floors = f"; below the floor: {', '.join(map(code, low))}" if low else ""
     beside = f"{control.state}: {_difference(table, control)}{_stale(page, control)}" if control else ""
     difference = _difference(table, verdict) + floors + _stale(view, verdict)
-    return f"| {' | '.join([FOUND[verdict.state], code(verdict.claim.holds), cells, difference, beside])} |"
+    return f"| {' | '.join([_word(verdict), code(verdict.claim.holds), cells, difference, beside])} |"
 
 
 def _stale(view: Summary, verdict: Verdict) -> str:

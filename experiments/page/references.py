@@ -3,7 +3,7 @@
 A note of a table, or a page of prose, may hold references in braces:
 
     {bibtex/dynamic_nce - ce}                    a mean over seeds, or a sum of rows, as a claim would have it
-    {bibtex/low(cd - ssvm)}, high, interval      the ends of its 95 % interval, or both
+    {bibtex/low(cd - ssvm)}, high, interval      the ends of its 95 % interval, or both; it says "two seeds"
     {bibtex/std(cd)}, least, most, count         of the runs of one row
     {bibtex/cd[0]}                               the run of one seed
     {bibtex/paper(cd - ssvm)}                    of the paper's numbers
@@ -24,7 +24,7 @@ from experiments import store
 from experiments.errors import TableError, suggest
 from experiments.page.state import read_state
 from experiments.page.summary import Summary, summarise, view_of
-from experiments.page.verdicts import Cell, judge, shared_seeds
+from experiments.page.verdicts import ENOUGH, Cell, Part, judge, shared_seeds
 from experiments.plan.claims import Claim, ClaimError, value
 from experiments.plan.spec import read_table
 from experiments.plan.table import TABLES
@@ -147,7 +147,10 @@ class _Evaluation(ast.NodeTransformer):
             case ast.Call(func=ast.Name(id="verdict"), args=[claim]):
                 return self._verdict(ast.unparse(claim))
             case ast.Call(func=ast.Name(id="interval"), args=[terms]):
-                return "[{}, {}]".format(*(self._number(end, sign="+") for end in self._interval(terms)))
+                part = self._judged(terms)
+                low, high = (self._number(end, sign="+") for end in _there(part.interval))
+                few = " (two seeds)" if part.estimate.count < ENOUGH else ""
+                return f"[{low}, {high}]{few}"
             case ast.Call(func=ast.Name(id="count"), args=[ast.Name()]):
                 return f"{self._number_of(node):.0f}"
         return self._number(self._number_of(node))
@@ -171,7 +174,7 @@ class _Evaluation(ast.NodeTransformer):
                 cells = {name: self.page.cells[name, self.column].paper for name in self._rows(terms)}
                 return ast.Constant(value(terms, {name: _there(found).mean for name, found in cells.items()}))
             case ast.Call(func=ast.Name(id="low" | "high" as end), args=[terms]):
-                return ast.Constant(self._interval(terms)[end == "high"])
+                return ast.Constant(_there(self._judged(terms).interval)[end == "high"])
             case ast.Call(func=ast.Name(id=name), args=[ast.Name() as row]) if name in OF_RUNS:
                 return ast.Constant(float(_there(OF_RUNS[name](self._cell(row)))))
             case ast.Call(func=ast.Name(id="min" | "max")):
@@ -184,10 +187,10 @@ class _Evaluation(ast.NodeTransformer):
                 return ast.Constant(_there(self._cell(row).values.get(seed)))
         raise _Fault(f"`{ast.unparse(node)}` names no seed, such as ce[0]")
 
-    def _interval(self, terms: ast.expr) -> tuple[float, float]:
+    def _judged(self, terms: ast.expr) -> Part:
+        """The difference of rows with its estimate."""
         claim = Claim("", f"{ast.unparse(terms)} > 0", (self.column,), rows=self._rows(terms))
-        part = judge(claim, self.summary.cells, self.summary.table.metric)[0].part
-        return _there(part.interval if part else None)
+        return _there(judge(claim, self.summary.cells, self.summary.table.metric)[0].part)
 
     def _verdict(self, claim: str) -> str:
         """The state of a claim on this column; of the mean over columns where it is on no other."""

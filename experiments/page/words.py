@@ -33,8 +33,9 @@ MIXED = (
 
 
 def number(table: Table, value: float, *, sign: bool = False) -> str:
-    """A number with the table's digits."""
-    return f"{value:{'+' if sign else ''}.{table.metric.digits}f}"
+    """A number with the table's digits; what rounds to zero has no minus."""
+    said = f"{value:{'+' if sign else ''}.{table.metric.digits}f}"
+    return said if float(said) else said.replace("-", "+" if sign else "")
 
 
 def sample(table: Table, found: Sample) -> str:
