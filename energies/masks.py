@@ -65,7 +65,6 @@ class MaskEnergy(Energy):
         super().__init__()
         at_least(1, size=size, channels=channels, width=width)
         self.size = size
-        self._fit: dict[torch.Size, int] = {}  # masks of one chunk, by the shape of all on a GPU
         self.first = nn.Conv2d(channels + 1, width, 5, padding=2)
         self.second = nn.Conv2d(width, 2 * width, 5, stride=2, padding=2)
         self.third = nn.Conv2d(2 * width, 2 * width, 5, stride=2, padding=2)
@@ -116,15 +115,11 @@ class MaskEnergy(Energy):
         """Masks (K, B, H, W) in parts that leave free what they must; all in one if they fit.
 
         A mask takes what its convolutions return three times: kept for the backward pass, as its gradient,
-        and in passing. A GPU is asked for its free memory once for each shape: torch keeps what it has taken.
+        and in passing.
         """
-        if fit := self._fit.get(masks.shape):
-            return masks.split(fit)
         free = free_bytes(masks.device) if len(masks) > 1 else None
         if free is None:
             return (masks,)
         numbers = 3 * self.first.out_channels * self.size**2 * (1 + 2 / 4 + 2 / 16) * masks.shape[1]
-        fit = min(len(masks), max(1, int(SHARE * free / (numbers * masks.element_size()))))
-        if masks.is_cuda:
-            self._fit[masks.shape] = fit
-        return masks.split(fit)
+        fit = int(SHARE * free / (numbers * masks.element_size()))
+        return masks.split(min(len(masks), max(1, fit)))

@@ -76,7 +76,9 @@ FACTS: dict[str, f.Check] = {
     "dirty": f.either(None, other=f.truth),
 }
 RECORD = f.keyed(FACTS, needed=("id", "row", "column", "seed", "metrics"))
-BY_HAND = f.keyed(FACTS, needed=("seed", "metrics", "config", "data", "commit", "dirty"))  # or of a table
+FINISHED = f.keyed(
+    FACTS, needed=("seed", "metrics", "config", "data", "commit", "dirty")
+)  # by hand too: of no table
 STATE = f.keyed(
     {
         "ids": f.named(f.file_name, f.value("row/column/seed", lambda v: f.PLACE.fullmatch(v))),
@@ -195,7 +197,7 @@ def record_in(folder: Path) -> Record:
     if not path.is_file():
         raise StoreError(f"{folder} is no finished run: it has no record.json.")
     record = read_json(path)
-    if fault := "it is no JSON object" if record is None else BY_HAND("", record):
+    if fault := "it is no JSON object" if record is None else FINISHED("", record):
         raise StoreError(f"{path} is damaged: {fault}. Put a copy of it back, or train the run anew.")
     assert record is not None
     return record

@@ -32,7 +32,7 @@ def read(data: DeviceData, folder: Path) -> None:
     """
     data.prepare_data()
     data.setup()
-    trained = store.record_in(folder).get("data") or {}
+    trained = store.record_in(folder)["data"] or {}
     changed = [name for name, old in trained.items() if data.checksums.get(name, old) != old]
     if changed:
         raise UserError(

@@ -76,6 +76,11 @@ def test_masks_are_arrays(run: Run, tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "Masks have no names. Take a .npz file:  --out answers.npz" in capsys.readouterr().err
     assert predict.main([str(folder), f"--new={folder}/record.json"]) == 2
     assert "record.json cannot be read (Not a directory)" in " ".join(capsys.readouterr().err.split())
+    whole = (folder / "record.json").read_text()
+    (folder / "record.json").write_text(whole[:99])
+    assert predict.main([str(folder)]) == 2
+    assert f"{folder / 'record.json'} is damaged: it is no JSON object." in capsys.readouterr().err
+    (folder / "record.json").write_text(whole)
     assert predict.main([str(folder)]) == 0
     with np.load(folder / "test.npz", allow_pickle=False) as arrays:
         answer, truth = arrays["answer"] > 0, arrays["truth"] > 0

@@ -95,16 +95,6 @@ def test_short_memory_bounds_the_peak_of_many_masks(monkeypatch: pytest.MonkeyPa
     assert peak(step) < 24
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_a_gpu_is_asked_for_its_free_memory_once_a_shape(monkeypatch: pytest.MonkeyPatch) -> None:
-    energy, (x, _) = MaskEnergy(8, width=4).cuda(), pictures(3, 8)
-    asked: list[torch.device] = []
-    monkeypatch.setattr(energies.masks, "free_bytes", lambda device: asked.append(device) or 200_000)
-    for number in (7, 7, 5, 7):
-        energy(x.cuda(), torch.rand(number, 3, 8, 8, device="cuda")).sum().backward()
-    assert len(asked) == 2
-
-
 class Convolutions(TorchDispatchMode):
     """Counts convolutions and their backward passes."""
 

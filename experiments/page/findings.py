@@ -3,6 +3,8 @@
 docs/findings.yaml has the prose, with references to records, and which claims of which tables are shown.
 """
 
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from experiments.plan.table import Table
 
 SOURCE, PAGE = Path("docs/findings.yaml"), Path("docs/findings.md")
 FOUND = {HOLDS: "reproduced", LEVEL: "level", FAILS: "refuted", UNDECIDED: "undecided", NOT_YET: "not run"}
-OURS = FOUND | {HOLDS: HOLDS, FAILS: FAILS}  # of claims that are not the paper's
+OURS = FOUND | {HOLDS: HOLDS, FAILS: FAILS}  # words for claims that are not the paper's
 HEADS = "| found | claim | data | difference and 95 % interval | control |\n| --- | --- | --- | --- | --- |"
 
 
@@ -43,21 +45,28 @@ def drawn() -> str:
 
 def _claims(paper: dict[str, Any], filled: References) -> str:
     """The claims of a paper, those that are decided first, and the command for each."""
-    lines: dict[str, list[str]] = {word: [] for word in (*FOUND.values(), HOLDS, FAILS)}
+    lines: list[tuple[Verdict, str]] = []
     commands = []
     for entry in paper["claims"]:
         page = filled.of(entry["table"])
         view, own = _verdicts(page, entry["holds"])
         controls = {v.column: v for v in _verdicts(page, entry["control"])[1]} if "control" in entry else {}
         for verdict in own:
-            lines[_word(verdict)].append(_line(page, view, verdict, controls.get(verdict.column)))
+            lines.append((verdict, _line(page, view, verdict, controls.get(verdict.column))))
         rows = ",".join(dict.fromkeys(row for v in (*own[:1], *controls.values()) for row in v.claim.rows))
         control = f"; control {code(entry['control'])}: {plain(entry['why'])}" if controls else ""
         command = f"make reproduce TABLE={entry['table']} ROWS={rows}"
         commands.append(f"- {code(entry['holds'])}: {plain(own[0].claim.says)}{control}. {code(command)}")
-    counts = ", ".join(f"{len(found)} {word}" for word, found in lines.items() if found)
-    shown = [line for word, found in lines.items() if word != FOUND[NOT_YET] for line in found]
-    return "\n".join([f"Verdicts: {counts}.", "", HEADS, *shown, "", *commands])
+    lines.sort(key=lambda line: [*FOUND].index(line[0].state))
+    shown = [line for verdict, line in lines if verdict.state != NOT_YET]
+    counts = f"The paper's claims: {_counts(v for v, _ in lines if not v.claim.ours)}."
+    if ours := _counts(v for v, _ in lines if v.claim.ours):
+        counts += f" Our own: {ours}."
+    return "\n".join([counts, "", HEADS, *shown, "", *commands])
+
+
+def _counts(verdicts: Iterable[Verdict]) -> str:
+    return ", ".join(f"{many} {word}" for word, many in Counter(map(_word, verdicts)).items())
 
 
 def _verdicts(page: Summary, claim: str) -> tuple[Summary, list[Verdict]]:
@@ -70,7 +79,7 @@ def _verdicts(page: Summary, claim: str) -> tuple[Summary, list[Verdict]]:
 
 def _word(verdict: Verdict) -> str:
     """What the page calls a verdict; the paper's claims are reproduced or refuted, ours hold or fail."""
-    return (OURS if verdict.claim.says.startswith("not in the paper") else FOUND)[verdict.state]
+    return (OURS if verdict.claim.ours else FOUND)[verdict.state]
 
 
 def _line(page: Summary, view: Summary, verdict: Verdict, control: Verdict | None) -> str:

@@ -3,7 +3,7 @@
 A note of a table, or a page of prose, may hold references in braces:
 
     {bibtex/dynamic_nce - ce}                    a mean over seeds, or a sum of rows, as a claim would have it
-    {bibtex/low(cd - ssvm)}, high, interval      the ends of its 95 % interval, or both; it says "two seeds"
+    {bibtex/low(cd - ssvm)}, high, interval      the ends of its 95 % interval, or both
     {bibtex/std(cd)}, least, most, count         of the runs of one row
     {bibtex/cd[0]}                               the run of one seed
     {bibtex/paper(cd - ssvm)}                    of the paper's numbers

@@ -26,6 +26,11 @@ class Claim:
     across: str = ""
     rows: tuple[str, ...] = ()
 
+    @property
+    def ours(self) -> bool:
+        """Whether the sentence begins with "not in the paper"."""
+        return self.says.startswith("not in the paper")
+
 
 def read_claim(tree: dict[str, Any], rows: Iterable[str], columns: Iterable[str]) -> Claim:
     """Check that this is an inequality between rows that exist."""
