@@ -317,6 +317,7 @@ def test_small_jobs_do_not_outlive_ctrl_c(signals: int, root: Path) -> None:
         preexec_fn=toy_world.hear_ctrl_c,
     )
     assert begun.stdout is not None and begun.stdout.readline() == "at work\n"
+    time.sleep(1)  # until it waits: Python hears no signal between its last look for one and the wait
     for _ in range(signals):
         begun.send_signal(signal.SIGINT)
         time.sleep(1)
