@@ -146,9 +146,17 @@ class StructuredEnergy(MaskedEnergy):
     Each of its parameters belongs either to the unary scores or to the pairwise ones.
     """
 
+    def given(self, x: Inputs, mask: Tensor | None = None) -> ConditionedEnergy:
+        """The potentials are computed once."""
+        return self.minus_score(self.potentials(x, mask))
+
     @abstractmethod
     def potentials(self, x: Inputs, mask: Tensor | None) -> Potentials:
         """The scores of a batch; `mask` says which positions are real, None that all are."""
+
+    @abstractmethod
+    def minus_score(self, p: Potentials) -> ConditionedEnergy:
+        """E(y) = - F(y), of potentials of this energy's kind."""
 
     @abstractmethod
     def unary_parameters(self) -> Iterator[nn.Parameter]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from energies.base import ConditionedEnergy, StructuredEnergy
-from energies.potentials import ChainPotentials
+from energies.potentials import ChainPotentials, Potentials
 from losses.amounts import not_negative
 from networks.inputs import Inputs
 from networks.sizes import at_least, match_answers
@@ -50,9 +50,9 @@ class ChainEnergy(StructuredEnergy):
         self.start = draw(num_tags) if ends else None
         self.end = draw(num_tags) if ends else None
 
-    def given(self, x: Inputs, mask: Tensor | None = None) -> ConditionedEnergy:
-        """The network's scores are computed once."""
-        p = self.potentials(x, mask)
+    def minus_score(self, p: Potentials) -> ConditionedEnergy:
+        """See StructuredEnergy."""
+        assert isinstance(p, ChainPotentials)
         relaxed = p.relaxed()
         resting = relaxed.at_rest()
 

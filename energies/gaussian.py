@@ -15,7 +15,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from energies.base import ConditionedEnergy, StructuredEnergy
-from energies.potentials import Factor
+from energies.potentials import Factor, Potentials
 from losses.amounts import above_zero
 from networks.inputs import Inputs
 
@@ -321,10 +321,11 @@ class GaussianEnergy(StructuredEnergy):
         super().__init__()
         self.unary_net, self.embedding_net, self.ridge, self.policy = unary_net, embedding_net, ridge, policy
 
-    def given(self, x: Inputs, mask: Tensor | None = None) -> ConditionedEnergy:
-        """The networks run once, here."""
-        p = self.potentials(x, mask).definite()
-        return ConditionedEnergy(lambda y: -p.score(y))
+    def minus_score(self, p: Potentials) -> ConditionedEnergy:
+        """See StructuredEnergy."""
+        assert isinstance(p, GaussianPotentials)
+        definite = p.definite()
+        return ConditionedEnergy(lambda y: -definite.score(y))
 
     def potentials(self, x: Inputs, mask: Tensor | None) -> GaussianPotentials:
         """The scores of a batch; `mask` is (B, *positions) bool, or None where every position is real."""

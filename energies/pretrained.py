@@ -2,15 +2,16 @@
 
 from torch import Tensor, nn
 
-from energies.base import ConditionedEnergy, Energy, MaskedEnergy
+from energies.base import ConditionedEnergy, Energy, MaskedEnergy, StructuredEnergy
 from energies.mlc import LabelMixEnergy
+from energies.scaling import ScaledEnergy, Scaling
 from networks.inputs import Inputs
 from networks.mlp import MLP, reset_linear
-from networks.pretrained import CheckpointUnusable, load_part
+from networks.pretrained import CheckpointUnusable, has_part, load_part
 
 
 class PretrainedEnergy(MaskedEnergy):
-    """The energy of a finished run, frozen, with its architecture and all its weights.
+    """The energy of a finished run, frozen, with its architecture, all its weights and its scaling.
 
     Dropout follows the mode of the module around it. `checkpoint` is that run's best checkpoint.
     """
@@ -20,6 +21,11 @@ class PretrainedEnergy(MaskedEnergy):
         energy = load_part(checkpoint, "energy")
         if not isinstance(energy, Energy):
             raise CheckpointUnusable(f"checkpoint is {checkpoint}, whose part `energy` is not an energy.")
+        if has_part(checkpoint, "scaling"):
+            scaling = load_part(checkpoint, "scaling")
+            if not isinstance(energy, StructuredEnergy) or not isinstance(scaling, Scaling):
+                raise CheckpointUnusable(f"checkpoint is {checkpoint}, whose `scaling` scales no CRF.")
+            energy = ScaledEnergy(energy, scaling)
         self.energy = energy.requires_grad_(False)
 
     def given(self, x: Inputs, mask: Tensor | None = None) -> ConditionedEnergy:

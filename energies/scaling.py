@@ -7,13 +7,16 @@ Shapes: B examples, K values of alpha.
 """
 
 from abc import abstractmethod
+from collections.abc import Iterator
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from energies.base import ConditionedEnergy, StructuredEnergy
 from energies.potentials import Potentials
 from losses.amounts import above_zero, not_negative
+from networks.inputs import Inputs
 from networks.sizes import at_least
 
 EPSILON = 1e-8
@@ -145,6 +148,30 @@ class HardTemperature(GivenAlpha):
 
     def forward(self, p: Potentials) -> Potentials:
         return p.times(self.alpha / _unary_norm(p), self.alpha / _pairwise_norm(p))
+
+
+class ScaledEnergy(StructuredEnergy):
+    """An energy whose potentials are those of another one, rescaled: the model that a scaled CRF is."""
+
+    def __init__(self, energy: StructuredEnergy, scaling: Scaling) -> None:
+        super().__init__()
+        self.energy, self.scaling = energy, scaling
+
+    def potentials(self, x: Inputs, mask: Tensor | None) -> Potentials:
+        """The scores of a batch, rescaled."""
+        return self.scaling(self.energy.potentials(x, mask))
+
+    def minus_score(self, p: Potentials) -> ConditionedEnergy:
+        """See StructuredEnergy."""
+        return self.energy.minus_score(p)
+
+    def unary_parameters(self) -> Iterator[nn.Parameter]:
+        """Those of the energy."""
+        return self.energy.unary_parameters()
+
+    def pairwise_parameters(self) -> Iterator[nn.Parameter]:
+        """Those of the energy."""
+        return self.energy.pairwise_parameters()
 
 
 def under_each(p: Potentials, alphas: Float[Tensor, " K"]) -> Potentials:

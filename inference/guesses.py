@@ -152,9 +152,13 @@ def gumbel(logits: Tensor, num_samples: int) -> Tensor:
 
 
 def logistic(logits: Tensor, num_samples: int) -> Tensor:
-    """Logistic noise (K, B, ...): the sign of a logit plus noise is a sample of its sigmoid."""
-    uniform = torch.rand(num_samples, *logits.shape, dtype=logits.dtype, device=logits.device)
-    return torch.logit(uniform, eps=torch.finfo(logits.dtype).eps)
+    """Logistic noise (K, B, ...): the sign of a logit plus noise is a sample of its sigmoid.
+
+    At least float32: noise of 8 bits would not reach rare labels.
+    """
+    dtype = torch.promote_types(logits.dtype, torch.float32)
+    uniform = torch.rand(num_samples, *logits.shape, dtype=dtype, device=logits.device)
+    return torch.logit(uniform, eps=torch.finfo(dtype).eps)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from torch.optim import SGD, Optimizer
 from torchmetrics import Metric
 
 from datamodules.batches import Batch
+from energies.base import Energy
 from energies.spaces import AnswerSpace
 from inference.teachers import Lesson, Teacher
 from lightning_modules.engine.best import forget_best
@@ -112,6 +113,10 @@ class Scheme(Bookkeeping):
     @abstractmethod
     def training_step(self, batch: Batch, index: int) -> None:
         """Which parts move, in which order."""
+
+    def model_energy(self) -> Energy | None:
+        """The energy that this scheme learns, as its answers read it; None if it learns none."""
+        return getattr(self, "energy", None)
 
     def move(self, name: str, batch: Batch) -> None:
         """One optimizer step of a part; every other parameter stays as it is and receives no gradient.

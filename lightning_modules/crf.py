@@ -29,8 +29,11 @@ class CRFScheme(Scheme):
     def predictors(self) -> list[nn.Module]:
         return [self.energy]
 
+    def model_energy(self) -> StructuredEnergy:
+        return self.energy
+
     def predict(self, batch: Batch) -> Tensor:
-        return self.criterion.predict(self.energy.potentials(batch.inputs, batch.mask))
+        return self.criterion.predict(self.model_energy().potentials(batch.inputs, batch.mask))
 
     def crf_loss(self, batch: Batch) -> Tensor:
         """Mean over the batch of the criterion's L(y, U, W).   [Scaling eqs. 4-8]"""

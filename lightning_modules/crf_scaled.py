@@ -11,7 +11,7 @@ from torch import Tensor
 from datamodules.batches import Batch, Batches
 from energies.base import StructuredEnergy
 from energies.potentials import Potentials
-from energies.scaling import Scaling, under_each
+from energies.scaling import ScaledEnergy, Scaling, under_each
 from inference.base import Criterion
 from lightning_modules.base import Part
 from lightning_modules.crf import CRFScheme
@@ -42,6 +42,9 @@ class CRFScaled(CRFScheme):
         super().__init__(energy, criterion, **scheme)
         self.save_hyperparameters()
         self.scaling, self.energy_optimizer = scaling, energy_optimizer
+
+    def model_energy(self) -> StructuredEnergy:
+        return ScaledEnergy(self.energy, self.scaling)
 
     def training_step(self, batch: Batch, index: int) -> None:
         self.move("energy", batch)
@@ -111,6 +114,3 @@ class CRFScaled(CRFScheme):
     def parts(self) -> dict[str, Part]:
         learned = self.energy.parameters()
         return {"energy": Part(learned, self.energy_optimizer, self.energy_loss, **self.main_options)}
-
-    def predict(self, batch: Batch) -> Tensor:
-        return self.criterion.predict(self.scaling(self.energy.potentials(batch.inputs, batch.mask)))

@@ -53,6 +53,11 @@ def load_part(checkpoint: str, part: str) -> nn.Module:
     return module
 
 
+def has_part(checkpoint: str, part: str) -> bool:
+    """Whether the scheme that wrote a checkpoint, which can be read, has such a part."""
+    return bool(read_checkpoint(Path(checkpoint)).get("hyper_parameters", {}).get(part))
+
+
 def read_checkpoint(path: Path) -> dict[str, Any]:
     """The content of a checkpoint, after a check that its bytes are those that were written.
 

@@ -19,6 +19,7 @@ from torch import Tensor
 from datamodules.base import DeviceData
 from datamodules.errors import DataError
 from energies.chain import ChainEnergy
+from energies.scaling import ScaledEnergy
 from experiments.errors import UserError
 from inference.exact import lowest
 from lightning_modules.base import Scheme
@@ -58,9 +59,10 @@ def compare(scheme: Scheme, data: DeviceData) -> tuple[dict[str, Row], float]:
     Raises:
         UserError: the scheme's energy is no chain.
     """
-    chain = getattr(scheme, "energy", None)
-    if not isinstance(chain, ChainEnergy):
-        what = f"the energy of this run is a {type(chain).__name__}" if chain else "this run has no energy"
+    chain = scheme.model_energy()
+    learnt = chain.energy if isinstance(chain, ScaledEnergy) else chain
+    if not isinstance(chain, ScaledEnergy | ChainEnergy) or not isinstance(learnt, ChainEnergy):
+        what = f"the energy of this run is a {type(learnt).__name__}" if chain else "this run has no energy"
         raise UserError(
             f"{what}; its minimum cannot be found exactly. Give the folder of a run whose energy is a "
             "ChainEnergy, such as one of conf/scheme/infnet.yaml on tags."

@@ -180,7 +180,7 @@ def energy_of(scheme: Scheme) -> Energy:
     Raises:
         UserError: it has none; its answers are masks; it answers with other scores than those of its energy.
     """
-    energy = getattr(scheme, "energy", None)
+    energy = scheme.model_energy()
     if isinstance(energy, MaskEnergy):
         raise UserError("the answers of this run are masks: python -m scripts.figures.mask_quality RUN_DIR")
     if not isinstance(energy, Energy):
@@ -190,8 +190,8 @@ def energy_of(scheme: Scheme) -> Energy:
         )
     if isinstance(scheme, CRFScheme) and type(scheme).predict is not CRFScheme.predict:
         raise UserError(
-            f"this {type(scheme).__name__} run scales its scores, or learns them in phases, and so answers "
-            "with others than those of its energy. Give a run of conf/scheme/crf_joint.yaml."
+            f"this {type(scheme).__name__} run learns its scores in phases, and so may answer with others "
+            "than those of its energy. Give a run of conf/scheme/crf_joint.yaml."
         )
     return energy
 

@@ -29,7 +29,7 @@ from inference.bilevel import (
     largest_curvature,
     why_stopped,
 )
-from inference.guesses import Combined, Concrete, Guess, Point, Sampled, StraightThrough, Truth
+from inference.guesses import Combined, Concrete, Guess, Point, Sampled, StraightThrough, Truth, logistic
 from inference.linear import Product, Solution, Vector
 from lightning_modules.cross_entropy import CrossEntropy
 from lightning_modules.implicit import Implicit
@@ -376,3 +376,10 @@ def test_relaxed_draws_round_to_exact_draws(space: str) -> None:
     torch.testing.assert_close(frequency, of.space.relax(of.logits.detach()), atol=0.04, rtol=0)
     (gradient,) = torch.autograd.grad(many.square().sum(), of.logits)
     assert gradient.any()
+
+
+def test_relaxed_draws_reach_rare_labels_in_half_precision() -> None:
+    logits = torch.full((1000,), -6.0, dtype=torch.bfloat16)
+    torch.manual_seed(0)
+    share = (logits + logistic(logits, 1000) > 0).double().mean()
+    assert abs(share - 0.00247) < 0.0003  # sigmoid(-6), within six standard errors

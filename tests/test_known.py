@@ -14,8 +14,10 @@ from datamodules.errors import DataMismatch
 from datamodules.generated import KnownChains, KnownData, KnownLabelSets
 from energies.base import Energy
 from energies.chain import ChainEnergy
+from energies.pretrained import PretrainedEnergy
 from energies.spaces import LabelSets
 from experiments.run.cli import TrainCLI
+from inference.exact import lowest
 from inference.known import KnownChain, KnownEnergy, KnownSets
 from lightning_modules.metrics.known import AgainstTruth
 from scheme_runs import configs
@@ -147,6 +149,22 @@ def test_a_run_is_compared_with_the_truth(column: str, layers: list[str], tmp_pa
         assert scores["test/recovery"] > 0.8
 
 
+@pytest.mark.parametrize("scaling", ["FixedAlpha", "Offline", "Temperature", "HardTemperature"])
+def test_the_energy_of_a_scaled_chain_is_that_of_its_answers(scaling: str, tmp_path: Path) -> None:
+    """Its answers are the lowest of their energy: by the callbacks, and after it is loaded."""
+    layers = ("scheme/crf_scaled", "objective/likelihood", "trainer/energy_scores")
+    files = configs("conf/data/known_chain.yaml", *(f"conf/{layer}.yaml" for layer in layers))
+    options = [f"--model.scaling=energies.scaling.{scaling}", "--model.scaling.init_args.alpha=8"]
+    cli = TrainCLI([*files, *options, "--trainer.max_epochs=3"], run_dir=str(tmp_path))
+    cli.trainer.fit(cli.model, cli.datamodule)
+    (scores,) = cli.trainer.test(cli.model, cli.datamodule, verbose=False)
+    assert scores["test/energy_word_accuracy"] == scores["test/word_accuracy"]
+    assert scores["test/energy_regret"] == scores["test/regret"]
+    again = PretrainedEnergy(f"{tmp_path}/checkpoints/last.ckpt")
+    for batch in cli.datamodule.test_dataloader():
+        torch.testing.assert_close(lowest(again.given(batch.inputs, batch.mask)), cli.model.predict(batch))
+
+
 def test_the_truth_is_asked_where_the_data_are() -> None:
     """A run on a GPU: the data are there, and no module holds the known energy."""
     asked: list[torch.device] = []
@@ -155,6 +173,6 @@ def test_the_truth_is_asked_where_the_data_are() -> None:
     there = torch.zeros(2, 3, device="meta")
     split = SimpleNamespace(inputs=there, y=there, mask=None)
     trainer: Any = SimpleNamespace(datamodule=SimpleNamespace(truth=truth, splits={"test": split}))
-    scheme = SimpleNamespace(space=LabelSets(3), predict=lambda batch: batch.y)
+    scheme = SimpleNamespace(space=LabelSets(3), predict=lambda batch: batch.y, model_energy=lambda: None)
     found = AgainstTruth().compare(trainer, scheme, "test")
     assert asked == [torch.device("meta")] and set(found) == {"regret", "energy_gap"}

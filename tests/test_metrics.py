@@ -115,3 +115,11 @@ def test_micro_and_macro_f1_at_each_threshold_are_those_of_scikit_learn() -> Non
             scores[f"{kind}_f1_by_threshold"], torch.tensor(right, dtype=torch.float32)
         )
         torch.testing.assert_close(scores[f"{kind}_f1"], scores[f"{kind}_f1_by_threshold"][GRID.index(0.5)])
+
+
+def test_probabilities_in_half_precision_are_counted_exactly() -> None:
+    metric = MultiLabelScores(983)
+    metric.update(torch.ones(3, 983, dtype=torch.bfloat16), torch.ones(3, 983))
+    found = metric.compute()
+    assert found["f1_by_threshold"][13] == found["example_f1"] == 1
+    assert found["micro_f1_by_threshold"][13] == 1

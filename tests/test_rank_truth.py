@@ -123,13 +123,13 @@ def test_batches_may_have_another_size() -> None:
 
 
 def test_what_cannot_be_ranked_is_refused() -> None:
-    for given, words in (
-        (SimpleNamespace(), "this SimpleNamespace run has no energy.*seal_dynamic.yaml"),
-        (SimpleNamespace(energy=nn.Identity()), "has no energy"),
-        (SimpleNamespace(energy=MaskEnergy.__new__(MaskEnergy)), "mask_quality"),
+    for energy, words in (
+        (None, "this SimpleNamespace run has no energy.*seal_dynamic.yaml"),
+        (nn.Identity(), "has no energy"),
+        (MaskEnergy.__new__(MaskEnergy), "mask_quality"),
     ):
         with pytest.raises(UserError, match=words):
-            rank_truth.energy_of(given)  # type: ignore[arg-type]
+            rank_truth.energy_of(SimpleNamespace(model_energy=lambda energy=energy: energy))  # type: ignore[arg-type]
     with pytest.raises(UserError, match="no network to draw answers from"):
         rank_truth.network_of(SimpleNamespace())  # type: ignore[arg-type]
 
@@ -174,13 +174,13 @@ def test_the_energy_of_a_crf_ranks_the_samples_of_another_run(
 
     net = trained("net", "scheme/cross_entropy")
     crf = trained("crf", "scheme/crf_joint", "objective/likelihood")
-    scaled = trained("scaled", "scheme/crf_scaled", "objective/likelihood")
+    stage = trained("stage", "scheme/crf_stage", "objective/likelihood")
     capsys.readouterr()
     place = tmp_path / "not there" / "by_crf_0.1"
     assert rank_truth.main([net, "--energy", crf, "--samples", "5", "--out", str(place)]) == 0
     (run,) = json.loads(Path(f"{place}.json").read_text())["runs"]
     assert run["energy"]["id"] == json.loads(Path(crf, "record.json").read_text())["id"] != run["id"]
-    for energy, words in ((net, "has no energy"), (scaled, "CRFScaled run scales"), ("x", "no finished run")):
+    for energy, words in ((net, "has no energy"), (stage, "CRFStage run learns"), ("x", "no finished run")):
         capsys.readouterr()
         assert rank_truth.main([net, "--energy", energy]) == 2
         assert words in capsys.readouterr().err

@@ -34,7 +34,7 @@ class EnergyCallback(Callback):
 
     def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:  # noqa: ANN401
         """Check that there is an energy."""
-        if not hasattr(pl_module, "energy"):
+        if pl_module.model_energy() is None:
             raise ValueError(
                 f"{type(pl_module).__name__} has no energy whose answer could be scored: leave "
                 f"{type(self).__name__} out of trainer.callbacks."
@@ -84,7 +84,7 @@ class EnergyScores(EnergyCallback):
         self.metric = scheme.metric.clone()
 
     def add(self, scheme: Any, batch: Batch) -> None:  # noqa: ANN401
-        judge(self.metric, batch, lowest(scheme.energy.over(batch.mask).given(batch.inputs)))
+        judge(self.metric, batch, lowest(scheme.model_energy().over(batch.mask).given(batch.inputs)))
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: Any) -> None:  # noqa: ANN401
         """Log what was found, and append to the curve."""

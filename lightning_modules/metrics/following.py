@@ -41,7 +41,8 @@ class Following(EnergyCallback):
 
     def add(self, scheme: Any, batch: Batch) -> None:  # noqa: ANN401
         assert batch.mask is not None, "a chain's answers have positions"
-        energy, space = scheme.energy.over(batch.mask).given(batch.inputs), scheme.space.over(batch.mask)
+        energy = scheme.model_energy().over(batch.mask).given(batch.inputs)
+        space = scheme.space.over(batch.mask)
         q, best = scheme.predict(batch), lowest(energy)
         decoded = space.decode(q)
         least, (value, slope) = energy(best), energy.value_and_gradient(q)

@@ -41,7 +41,7 @@ class AgainstTruth(Callback):
         batch, x = Batch(split.inputs, split.y.to(split.inputs.dtype), split.mask), split.inputs
         answers = scheme.space.over(batch.mask).decode(scheme.predict(batch))
         found = {"regret": truth.regret(x, answers), "energy_gap": truth.gap(x, answers)}
-        if (energy := getattr(scheme, "energy", None)) is not None:
+        if (energy := scheme.model_energy()) is not None:
             found["energy_regret"] = truth.regret(x, truth.lowest(energy, x))
             found["recovery"], found["recovery_error"] = truth.recovery(energy, x)
         return {name: value.mean() for name, value in found.items()}

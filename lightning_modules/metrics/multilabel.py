@@ -65,6 +65,7 @@ class MultiLabelScores(Metric):
 
     def update(self, probability: Tensor, y: Tensor) -> None:
         """Add a batch: probabilities and true labels, both (B, L)."""
+        probability = probability.float()  # counts in bfloat16 would be inexact above 256
         for index, threshold in enumerate(self.candidates):
             predicted = (probability >= threshold).to(y.dtype)
             right = predicted * y
