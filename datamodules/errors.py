@@ -44,6 +44,14 @@ def bad_line(where: str, number: int, reason: str) -> FormatError:
     return FormatError(f"{where}, line {number}: {reason}. Correct this line.")
 
 
+def not_utf8(where: str, number: int) -> FormatError:
+    """A line of a file of the user in another encoding."""
+    return FormatError(
+        f"{where}, line {number}: this is not UTF-8. Correct this line; or convert the file, as by "
+        "iconv -f LATIN1 -t UTF-8."
+    )
+
+
 def listed(names: Collection[str]) -> str:
     """The first names."""
     return ", ".join(islice(names, 5)) + (", ..." if len(names) > 5 else "")

@@ -49,7 +49,8 @@ def differences(one: store.Record, other: store.Record) -> list[str]:
     told += [f"data: {name}" for name in sorted(files) if one["data"].get(name) != other["data"].get(name)]
     if one["commit"] != other["commit"] or one["dirty"] or other["dirty"]:
         made = [f"{str(r['commit'])[:9]}{'+' * bool(r['dirty'])}" for r in (one, other)]
-        told.append(f"code: {' -> '.join(made)}")
+        same = " (uncommitted changes, which may differ)" if made[0] == made[1] else ""
+        told.append(f"code: {' -> '.join(made)}{same}")
     return told
 
 

@@ -77,7 +77,10 @@ def main(arguments: list[str] | None = None) -> int:
         errors.print(Text(str(error), style="red"))
         return 2
     except Stopped as stopped:
-        errors.print(f"Stopped. To resume from the last epoch, add:  --run_dir {stopped}")
+        if Path(str(stopped), "checkpoints", "last.ckpt").is_file():
+            errors.print(f"Stopped. To resume from the last epoch, add:  --run_dir {stopped}")
+        else:
+            errors.print(f"Stopped before an epoch was saved. To begin again, add:  --run_dir {stopped}")
         return 0 if agent.trial() else 130  # an agent would take a trial it stops early for a failed one
     except KeyboardInterrupt:
         errors.print("Stopped before training began.")

@@ -29,7 +29,9 @@ def test_no_answer_has_less_energy_than_the_lowest() -> None:
     x = torch.randn(2, T, S)
     truth, own = (space.decode(torch.randn(2, T, S)) for _ in range(2))
     chain = ChainEnergy(nn.Identity(), S, ends=True).requires_grad_(False)
-    scheme: Any = SimpleNamespace(energy=chain, space=space, metric=SequenceScores(), predict=lambda _: own)
+    scheme: Any = SimpleNamespace(
+        model_energy=lambda: chain, space=space, metric=SequenceScores(), predict=lambda _: own
+    )
     data: Any = SimpleNamespace(val_dataloader=lambda: [Batch(x, truth, mask)])
 
     rows, below = exact_minimum.compare(scheme, data)
@@ -48,12 +50,14 @@ def test_no_answer_has_less_energy_than_the_lowest() -> None:
 
 
 def test_an_energy_that_is_no_chain_is_named() -> None:
-    for scheme, words in (
-        (SimpleNamespace(energy=nn.Identity()), "the energy of this run is a Identity"),
-        (SimpleNamespace(), "this run has no energy"),
+    for energy, words in (
+        (nn.Identity(), "the energy of this run is a Identity"),
+        (None, "this run has no energy"),
     ):
         with pytest.raises(UserError, match=f"{words}; its minimum cannot be found exactly. .*infnet.yaml"):
-            exact_minimum.compare(scheme, SimpleNamespace())
+            exact_minimum.compare(
+                SimpleNamespace(model_energy=lambda energy=energy: energy), SimpleNamespace()
+            )
 
 
 def test_a_run_on_tweets_is_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,7 @@ import torch
 import scripts.train
 import toy_world
 from experiments import store
-from experiments.errors import UserError
+from experiments.errors import Stopped, UserError
 from experiments.plan.layers import BASE
 from experiments.plan.parser import ParseOnly
 from experiments.run.by_hand import train
@@ -252,6 +252,20 @@ def test_ctrl_c_says_how_to_go_on(world: World) -> None:
     stopped.send_signal(2)
     said, _ = stopped.communicate(timeout=180)
     assert stopped.returncode == 130 and "--run_dir runs/slow" in said and "Traceback" not in said
+
+
+def test_a_run_stopped_before_its_first_checkpoint_says_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stop(*_: object) -> None:
+        raise Stopped(tmp_path)
+
+    by_hand = ModuleType("experiments.run.by_hand")
+    by_hand.train = stop  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "experiments.run.by_hand", by_hand)
+    assert scripts.train.main(LAYERS) == 130
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"Stopped before an epoch was saved. To begin again, add: --run_dir {tmp_path}" in said
 
 
 @pytest.mark.parametrize("called", [False, True])

@@ -57,6 +57,14 @@ def test_a_cell_holds_mean_sample_deviation_counts_and_the_difference_to_the_pap
     assert "**62.00 ± 1.73 (3/3)**" in text  # our best is bold
 
 
+def test_the_best_is_that_of_the_seeds_that_all_rows_have(world: World) -> None:
+    fill({"plain": [0.70, 0.10, 0.10], "taught": [0.61, 0.61, 0.64]})
+    assert summary().best("easy") == "taught"
+    Path("results/toy.jsonl").unlink()
+    fill({"plain": [0.70, 0.10, 0.10], "taught": [0.61]})
+    assert summary().best("easy") == "plain"  # by seed 0, though its mean is 0.30
+
+
 def test_a_column_without_a_config_shows_the_papers_numbers_and_judges_no_claim(world: World) -> None:
     def declare(tree: dict[str, Any]) -> None:
         tree["columns"]["later"] = {"label": "Later", "unavailable": "not yet here"}

@@ -129,7 +129,9 @@ def test_what_is_measured_of_following_is_a_mean_over_examples_or_positions(ener
     x, logits = torch.randn(2, 3, T, S, dtype=torch.double)
     y = SPACE.decode(torch.randn(3, T, S, dtype=torch.double))
     space = TagSequences(S, reduction="sum")
-    scheme = SimpleNamespace(energy=energy, space=space, device="cpu", predict=lambda _: SPACE.relax(logits))
+    scheme = SimpleNamespace(
+        model_energy=lambda: energy, space=space, device="cpu", predict=lambda _: SPACE.relax(logits)
+    )
     following = Following()
     following.begin(scheme)
     following.add(scheme, Batch(x, y, MASK))

@@ -75,6 +75,12 @@ def test_only_incomplete_files_of_our_own_are_removed(tmp_path: Path) -> None:
         ),
         ("--seed_everything=-1", "--seed_everything is -1: take 0 to 4294967295."),
         ("--stop.patience=-1", "--stop.patience is -1: take 0 or more."),
+        (
+            "--trainer.gradient_clip_val=1",
+            "gradient_clip_val has no effect on steps made by a scheme: take --c",
+        ),
+        ("--trainer.accumulate_grad_batches=2", "take a larger --data.batch_size"),
+        ("--trainer.enable_checkpointing=false", "a run tests its best checkpoint"),
     ],
 )
 def test_settings_with_which_no_run_can_end_are_refused(
@@ -203,6 +209,13 @@ class Summed(Energy):
         return y.sum()
 
 
+class Rounded(Energy):
+    """An energy that takes answers of type float alone."""
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return y.round().sum(-1).float()
+
+
 class Misfit(Energy):
     """An energy for five labels."""
 
@@ -215,6 +228,7 @@ class Misfit(Energy):
     [
         ("Summed", "the energy Summed has shape () for answers of shape (32, 14): it has to be (32,)"),
         ("Misfit", "the energy Misfit cannot be computed for answers of shape (32, 14): "),
+        ("Rounded", "the energy Rounded cannot be computed for answers of shape (2, 32, 14) and type bool: "),
     ],
 )
 @pytest.mark.parametrize(
@@ -232,3 +246,39 @@ def test_an_energy_that_gives_no_number_for_each_answer_is_named(
     joint = f"--model.energy.joint={__name__}.{name}"
     assert train.main([*files, joint, f"--run_dir={tmp_path}/run"]) == 2
     assert message in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            ["--ckpt_path", "x.ckpt"],
+            "Unknown option --ckpt_path: a run resumes where it stopped, by --run_dir",
+        ),
+        (["fit"], "Unknown option fit: there are no subcommands; a run trains, then tests."),
+        (["predict"], "python -m scripts.predict RUN_DIR"),
+    ],
+)
+def test_what_users_of_other_command_lines_try_is_answered(
+    root: None, capsys: pytest.CaptureFixture[str], options: list[str], message: str
+) -> None:
+    assert message in said(capsys, *options)
+
+
+def test_an_argument_that_an_object_lacks_is_asked_for_where_it_stands(
+    root: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = ("data/generated", "scheme/implicit", "objective/cd")
+    options = [f"--config=conf/{file}.yaml" for file in files]
+    assert train.main([*options, "--model.energy.joint=energies.mlc.LocalEnergy"]) == 2
+    assert "is given (at model.energy.joint). Add --model.energy.joint." in capsys.readouterr().err
+
+
+def test_a_crf_for_sets_of_labels_is_refused_with_what_fits(
+    root: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = ("data/generated", "scheme/crf_joint", "objective/likelihood")
+    assert train.main([f"--config=conf/{file}.yaml" for file in files]) == 2
+    assert "A CRF needs exact inference: take data with tags or masks" in " ".join(
+        capsys.readouterr().err.split()
+    )

@@ -10,7 +10,7 @@ from itertools import chain, compress
 
 import numpy as np
 
-from datamodules.errors import FormatError, bad_line, listed, quoted
+from datamodules.errors import FormatError, bad_line, listed, not_utf8, quoted
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def read_sentences(
     try:
         columns = tuple(tuple(map(bytes.decode, column)) for column in zip(*tokens, strict=True))
     except UnicodeDecodeError:
-        raise bad_line(where, _first_undecodable(rows), "this is not UTF-8") from None
+        raise not_utf8(where, _first_undecodable(rows)) from None
     known = {tag.encode() for tag in tags} | ({b""} if untagged else set())
     if tags and (strange := [n for n, row in enumerate(rows, 1) if row and row[-1] not in known]):
         tag = quoted(rows[strange[0] - 1][-1])

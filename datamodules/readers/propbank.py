@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from datamodules.errors import FormatError, bad_line, quoted
+from datamodules.errors import FormatError, bad_line, not_utf8, quoted
 
 FIXED = 5  # columns before the tags
 SENSE = 4
@@ -89,7 +89,7 @@ def _blocks(content: bytes, where: str) -> list[tuple[int, list[list[str]]]]:
             try:
                 found[-1][1].append(line.decode().split("\t"))
             except UnicodeDecodeError:
-                raise bad_line(where, number, "this is not UTF-8") from None
+                raise not_utf8(where, number) from None
     return [(first, rows) for first, rows in found if rows]
 
 

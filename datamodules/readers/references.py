@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from datamodules.errors import FormatError, bad_line, quoted
+from datamodules.errors import FormatError, bad_line, not_utf8, quoted
 
 TOKEN = re.compile(r"\w+|[^\w\s]")
 
@@ -34,7 +34,7 @@ def _reference(line: bytes, where: str, number: int) -> list[str]:
     try:
         _, tab, text = line.decode().partition("\t")
     except UnicodeDecodeError:
-        raise bad_line(where, number, "this is not UTF-8") from None
+        raise not_utf8(where, number) from None
     if not tab:
         raise bad_line(where, number, f"no tab between the source and the reference: {quoted(line)}")
     tokens = tokens_of(text)

@@ -8,10 +8,11 @@ import io
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from datamodules.errors import FormatError, bad_line, listed, quoted
+from datamodules.errors import FormatError, bad_line, listed, not_utf8, quoted
 
 TEXT, LABELS, BETWEEN = "text", "labels", ";"  # columns of a CSV file, and what separates names of labels
 
@@ -90,6 +91,7 @@ def read_json_lines(content: bytes, *, where: str) -> LabelledTexts:
     for line, written in enumerate(_decoded(content, where).split("\n"), 1):
         if not written.strip():
             continue
+        found: Any = None
         try:
             found = json.loads(written, object_pairs_hook=_each_once)
             text, names = found[TEXT], [name.strip() for name in found[LABELS]]
@@ -98,7 +100,8 @@ def read_json_lines(content: bytes, *, where: str) -> LabelledTexts:
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             fits = False
         if not fits:
-            raise bad_line(where, line, f'{quoted(written)} is not {{"text": "...", "labels": ["...", ...]}}')
+            wrong = _wrong_part(found, written)
+            raise bad_line(where, line, f'{wrong} is not {{"text": "...", "labels": ["...", ...]}}')
         lines.append(line)
         texts.append(_text(text, where, line))
         labels.append(tuple(names))
@@ -168,6 +171,15 @@ def _text(text: str, where: str, line: int) -> str:
     return text
 
 
+def _wrong_part(found: object, written: str) -> str:
+    """What is wrong of a line of JSON: the line, its keys, or its labels."""
+    if not isinstance(found, dict):
+        return quoted(written)
+    if absent := [key for key in (TEXT, LABELS) if key not in found]:
+        return f"an object without the key {absent[0]!r} (it has {listed([quoted(key) for key in found])})"
+    return f"an object with {LABELS} {quoted(json.dumps(found[LABELS]))} and such a {TEXT}"
+
+
 def _each_once(pairs: list[tuple[str, object]]) -> dict[str, object]:
     """The object of a line of JSON; ValueError if a key is there twice."""
     if len(found := dict(pairs)) < len(pairs):
@@ -202,5 +214,5 @@ def _decoded(content: bytes, where: str) -> str:
             try:
                 part.decode("utf-8-sig")
             except UnicodeDecodeError:
-                raise bad_line(where, line, "this is not UTF-8") from None
+                raise not_utf8(where, line) from None
         raise AssertionError("some line could not be decoded") from None

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from datamodules.base import NEW, DeviceData, Split
-from datamodules.errors import DataMismatch, DataNotFound, FormatError, no_file
+from datamodules.errors import DataMismatch, DataNotFound, FormatError, listed, no_file, quoted
 from datamodules.readers.hub import HubTexts
 from datamodules.readers.texts import LabelledTexts, read_csv, read_json_lines, read_line_pairs, read_names
 from datamodules.sources.files import Sources, shown, unpack
@@ -192,8 +192,9 @@ class MultiLabelTexts(DeviceData):
             raise FormatError(f"{parts['train'].where}: no text has a label. Is it the right column?")
         if len(names) != self.num_labels:
             raise DataMismatch(
-                f"{parts['train'].where} has {len(names)} labels, the configuration says {self.num_labels}. "
-                f"Set --data.num_labels {len(names)}."
+                f"{parts['train'].where} has {len(names)} labels, the configuration says {self.num_labels}: "
+                f"{listed([quoted(name) for name in names])}. If these are the labels, set --data.num_labels "
+                f"{len(names)}; in a column of names they are separated by semicolons."
             )
         self.names = names
         lengths = {part: len(read.texts) for part, read in parts.items()}

@@ -67,7 +67,8 @@ def markdown(summary: Summary) -> str:
         + (f" x {table.metric.scale:g}" if table.metric.scale != 1 else "")
         + f". Made by {code(f'make reproduce TABLE={table.name}')}.",
         grid(summary, marks),
-        f"{words.legend(summary)} Bold: our best in a column, floors left out. Grey and italic: the paper's.",
+        f"{words.legend(summary)} Bold: our best in a column over the seeds that all its rows have, floors "
+        "left out. Grey and italic: the paper's.",
         *(f"## {plain(other.table.title)}\n\n{grid(other, marks)}" for other in summary.measures),
         _scores(summary, marks),
         *map(plain, words.ratios(summary)),

@@ -75,10 +75,12 @@ class Summary:
         return before, after, counts
 
     def best(self, column: str) -> str | None:
-        """Our best row in a column, floors left out."""
+        """Our best row in a column over the seeds that all its rows have, floors left out."""
         own = [cell for (r, c), cell in self.cells.items() if c == column and not self.table.rows[r].floor]
-        ours = {cell.row: cell.ours.mean * self.table.metric.sign for cell in own if cell.ours}
-        return max(ours, key=lambda row: ours[row]) if len(ours) > 1 else None
+        own = [cell for cell in own if cell.ours]
+        shared = set.intersection(*(set(cell.values) for cell in own)) if len(own) > 1 else set()
+        ours = {cell.row: fmean(cell.values[s] for s in shared) for cell in own if shared}
+        return max(ours, key=lambda row: ours[row] * self.table.metric.sign, default=None)
 
 
 def summarise(table: Table, state: Mapping[str, Any] | None = None) -> Summary:

@@ -27,7 +27,8 @@ OTHER_DATA = (
 )
 BELOW = "§: below the floor of its column, an answer that learns nothing of the inputs."
 MIXED = (
-    "‡: its runs were made on several kinds of processor, or resumed after their code had changed. Two kinds "
+    "‡: its runs were made on several kinds of processor, or resumed after their code had changed or with "
+    "uncommitted changes, which cannot be compared. Two kinds "
     "round differently, so a run repeated on another ends with other numbers."
 )
 

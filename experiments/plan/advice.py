@@ -20,6 +20,12 @@ EXTRAS = {
     "datasets": "hf",
     "peft": "hf",
 }  # by package
+OTHERWISE = {  # what users of Lightning's command line try
+    "--ckpt_path": "a run resumes where it stopped, by --run_dir RUN_DIR.",
+    **dict.fromkeys(("fit", "test", "validate"), "there are no subcommands; a run trains, then tests."),
+    "predict": "there are no subcommands; answers of a finished run: python -m scripts.predict RUN_DIR.",
+}
+FITTING = {"StructuredEnergy": " A CRF needs exact inference: take data with tags or masks for this scheme."}
 NOISE = ("Does not validate", "Subtypes:", "Errors:", "Given value", "Expected a <class 'NoneType'>")
 
 Parser = Any  # jsonargparse's, which this file does not import
@@ -33,7 +39,10 @@ def advise(parser: Parser, message: str, files: list[str]) -> str:
         if found[1]:
             return f"Unknown key {found[1]}. {suggest(found[1], _keys(parser))}"
     if found := re.search(r"[Uu]nrecognized arguments: *(\S+)", message):
-        return f"Unknown option {found[1]}. {suggest(found[1].split('=')[0], _options(parser))}"
+        option = found[1].split("=")[0]
+        if option in OTHERWISE:
+            return f"Unknown option {option}: {OTHERWISE[option]}"
+        return f"Unknown option {option}. {suggest(option, _options(parser))}"
     if found := re.search(r"[Kk]ey '?\"?([\w.]+)'?\"? is not (?:expected|accepted)", message):
         return f"Unknown key {found[1]}. {suggest(found[1], _keys(parser))}"
     if found := re.search(r"Group '([\w.]+)' does not accept option '([\w.]+)'", message):
@@ -44,7 +53,7 @@ def advise(parser: Parser, message: str, files: list[str]) -> str:
         kind = re.sub(r"<class '([\w.]+)'>|typing\.", r"\1", found[1])
         return f"Wrong value {found[2].strip()!r}{_place(message)}: expected {kind}."
     if found := re.search(r"Import path ([\w.]+) does not correspond to a subclass of (\w+)", message):
-        return f"Wrong class {found[1]}{_place(message)}: it is no {found[2]}."
+        return f"Wrong class {found[1]}{_place(message)}: it is no {found[2]}.{FITTING.get(found[2], '')}"
     if wrong := _wrong_value(message):
         return wrong
     if found := re.search(r"(?:resolving interpolation|Interpolation key).*\n\s*full_key: ([\w.]+)", message):
@@ -161,6 +170,8 @@ def _not_given(name: str, message: str, files: list[str]) -> str:
     if name in EXAMPLES:
         return f"No {name} is given. Add a --config, such as {EXAMPLES[name]}."
     place = _place(message)
+    if inner := re.match(r" \(at ((?:model|data)\.[\w.]+)\)", place):
+        return f"No {name} is given{place}. Add --{inner[1]}.{name} VALUE."
     beside = dict.fromkeys(layer for f in files for layer in sorted(Path(f).parent.glob("*.yaml")))
     layers = [layer for layer in beside if mentions(str(layer), rf"^\s+{name}:")]
     such = f", such as {' or '.join(str(layer) for layer in layers[:4])}" if layers else ""

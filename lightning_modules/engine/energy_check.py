@@ -5,6 +5,7 @@ from torch import nn
 
 from datamodules.batches import Batch
 from energies.base import Energy
+from energies.spaces import LabelSets
 from networks.layers import at_rest, batch_norms
 
 
@@ -12,23 +13,27 @@ from networks.layers import at_rest, batch_norms
 def check_energies(scheme: nn.Module, batch: Batch) -> None:
     """Try each energy, the terms of a sum too, on the true answers of a batch: one for each input, and two.
 
-    A number for the whole batch would be added to every energy, and training would go on.
+    Sets of labels are bool in one of the trials, as sampled sets are. A number for the whole batch would be
+    added to every energy, and training would go on.
 
     Raises:
         ValueError: an energy cannot be computed, or its shape is not that of the answers' leading dimensions.
     """
+    two = torch.stack([batch.y, batch.y])
+    trials = (batch.y, two, two.bool()) if isinstance(scheme.space, LabelSets) else (batch.y, two)
     for energy in reversed([module for module in scheme.modules() if isinstance(module, Energy)]):
         name = type(energy).__name__
         with at_rest(batch_norms(energy)):
             given = energy.over(batch.mask).given(batch.inputs)
-            for y in (batch.y, torch.stack([batch.y, batch.y])):
+            for y in trials:
                 answers = tuple(y.shape)
                 wanted = answers[: y.dim() - batch.y.dim() + 1]
                 try:
                     found = tuple(given(y).shape)
                 except RuntimeError as error:
+                    kind = " and type bool" if y.dtype == torch.bool else ""
                     raise ValueError(
-                        f"the energy {name} cannot be computed for answers of shape {answers}: {error}"
+                        f"the energy {name} cannot be computed for answers of shape {answers}{kind}: {error}"
                     ) from error
                 if found != wanted:
                     raise ValueError(
