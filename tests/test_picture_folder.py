@@ -16,6 +16,7 @@ import scripts.train
 from datamodules.errors import DataError, DataMismatch, DataNotFound, FormatError
 from datamodules.horses import HORSES, Horses
 from datamodules.pictures.folder import PictureFolder
+from datamodules.pictures.pairs import by_name
 from datamodules.readers.pictures import two_valued
 from datamodules.sources.files import Sources
 from datamodules.sources.registry import data_set
@@ -373,3 +374,8 @@ def test_the_real_horses_are_a_folder_of_pictures(tmp_path: Path) -> None:
     mine = [(x, y) for s in found.splits.values() for x, y in zip(s.inputs, s.y, strict=True)]
     assert len(mine) == 40
     assert sum(torch.equal(known[x.numpy().tobytes()], y) for x, y in mine) >= 38  # masks of twins differ
+
+
+def test_a_file_in_place_of_a_folder_of_new_pictures_is_told(folder: Path) -> None:
+    with pytest.raises(DataNotFound, match=r"shape 4\.jpg is a file\. Name the folder of its pictures\."):
+        by_name(folder / "masks" / "shape 4.jpg")

@@ -52,6 +52,8 @@ def by_name(folder: Path) -> dict[str, Path]:
     """The pictures in a folder, by their names without .png, .jpg, .jpeg or .bmp."""
     try:
         paths = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    except NotADirectoryError:
+        raise DataNotFound(f"{shown(folder)} is a file. Name the folder of its pictures.") from None
     except OSError as error:
         raise DataNotFound(
             f"The folder {shown(folder)} cannot be read ({error.strerror}). Correct the path."
