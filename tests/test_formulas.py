@@ -90,7 +90,10 @@ def test_an_energy_that_falls_as_cross_entropy_does_is_aligned_with_it() -> None
     for sign in (1.0, -1.0):
         batch = Batch(sign * y, y, mask)
         scheme = SimpleNamespace(
-            energy=energy, space=space, device="cpu", predict=lambda batch: torch.full_like(y, 1 / 3)
+            model_energy=lambda: energy,
+            space=space,
+            device="cpu",
+            predict=lambda batch: torch.full_like(y, 1 / 3),
         )
         follow = Following()
         follow.begin(scheme)

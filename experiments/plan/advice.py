@@ -42,7 +42,7 @@ def advise(parser: Parser, message: str, files: list[str]) -> str:
         option = found[1].split("=")[0]
         if option in OTHERWISE:
             return f"Unknown option {option}: {OTHERWISE[option]}"
-        return f"Unknown option {option}. {suggest(option, _options(parser))}"
+        return f"Unknown option {found[1]}. {suggest(option, _options(parser))}"
     if found := re.search(r"[Kk]ey '?\"?([\w.]+)'?\"? is not (?:expected|accepted)", message):
         return f"Unknown key {found[1]}. {suggest(found[1], _keys(parser))}"
     if found := re.search(r"Group '([\w.]+)' does not accept option '([\w.]+)'", message):
