@@ -7,7 +7,7 @@ from energies.mlc import LabelMixEnergy
 from energies.scaling import ScaledEnergy, Scaling
 from networks.inputs import Inputs
 from networks.mlp import MLP, reset_linear
-from networks.pretrained import CheckpointUnusable, has_part, load_part
+from networks.pretrained import CheckpointUnusable, load_parts
 
 
 class PretrainedEnergy(MaskedEnergy):
@@ -18,11 +18,11 @@ class PretrainedEnergy(MaskedEnergy):
 
     def __init__(self, checkpoint: str) -> None:
         super().__init__()
-        energy = load_part(checkpoint, "energy")
+        parts = load_parts(checkpoint, "energy", if_there=("scaling",))
+        energy = parts["energy"]
         if not isinstance(energy, Energy):
             raise CheckpointUnusable(f"checkpoint is {checkpoint}, whose part `energy` is not an energy.")
-        if has_part(checkpoint, "scaling"):
-            scaling = load_part(checkpoint, "scaling")
+        if (scaling := parts.get("scaling")) is not None:
             if not isinstance(energy, StructuredEnergy) or not isinstance(scaling, Scaling):
                 raise CheckpointUnusable(f"checkpoint is {checkpoint}, whose `scaling` scales no CRF.")
             energy = ScaledEnergy(energy, scaling)

@@ -76,9 +76,8 @@ FACTS: dict[str, f.Check] = {
     "dirty": f.either(None, other=f.truth),
 }
 RECORD = f.keyed(FACTS, needed=("id", "row", "column", "seed", "metrics"))
-FINISHED = f.keyed(
-    FACTS, needed=("seed", "metrics", "config", "data", "commit", "dirty")
-)  # by hand too: of no table
+# A run by hand has no row and no column.
+FINISHED = f.keyed(FACTS, needed=("seed", "metrics", "config", "data", "commit", "dirty"))
 STATE = f.keyed(
     {
         "ids": f.named(f.file_name, f.value("row/column/seed", lambda v: f.PLACE.fullmatch(v))),

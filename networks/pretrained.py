@@ -24,11 +24,20 @@ class CheckpointUnusable(ValueError):
 def load_part(checkpoint: str, part: str) -> nn.Module:
     """Rebuild one part (say `task_net` or `energy`) of the scheme that wrote `checkpoint`, with its weights.
 
+    Raises:
+        CheckpointUnusable: the file is missing or damaged, or holds no such part.
+    """
+    return load_parts(checkpoint, part)[part]
+
+
+def load_parts(checkpoint: str, part: str, *, if_there: tuple[str, ...] = ()) -> dict[str, nn.Module]:
+    """The same by name, with those of the parts `if_there` that the scheme has.
+
     The architecture comes from the hyperparameters in the checkpoint. Only classes of this project and
     torch.nn.Linear are built, and the file is read with `weights_only=True`.
 
     Raises:
-        CheckpointUnusable: the file is missing or damaged, or holds no such part.
+        CheckpointUnusable: the file is missing or damaged, or lacks `part`.
     """
     if not checkpoint:
         raise CheckpointUnusable(f"checkpoint is not given, and the part '{part}' comes from it: {ADVICE}")
@@ -36,6 +45,12 @@ def load_part(checkpoint: str, part: str) -> nn.Module:
     if not path.is_file():
         raise CheckpointUnusable(f"checkpoint is {checkpoint}, which does not exist: {ADVICE}")
     content = read_checkpoint(path)
+    has = content.get("hyper_parameters")
+    more = [name for name in if_there if isinstance(has, dict) and name in has]
+    return {name: _part_of(content, name, path) for name in (part, *more)}
+
+
+def _part_of(content: dict[str, Any], part: str, path: Path) -> nn.Module:
     try:
         spec = content.get("hyper_parameters", {}).get(part)
         if not isinstance(spec, dict) or "class_path" not in spec:
@@ -51,11 +66,6 @@ def load_part(checkpoint: str, part: str) -> nn.Module:
             f"checkpoint is {path}, whose {part} cannot be built ({_one_line(error)}): {ADVICE}"
         ) from error
     return module
-
-
-def has_part(checkpoint: str, part: str) -> bool:
-    """Whether the scheme that wrote a checkpoint, which can be read, has such a part."""
-    return bool(read_checkpoint(Path(checkpoint)).get("hyper_parameters", {}).get(part))
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:

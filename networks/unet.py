@@ -47,7 +47,7 @@ class UNet(nn.Module):
         if x.shape[-2] % unit or x.shape[-1] % unit:
             raise ValueError(
                 f"pictures of {x.shape[-2]} x {x.shape[-1]} pixels: a U-Net of {len(self.down)} scales takes "
-                f"sides that are multiples of {unit}. Take another --data.size, or fewer widths."
+                f"sides that are multiples of {unit}. Resize them (--data.size), or take fewer widths."
             )
         h, scales = pixels(x), []
         for i, down in enumerate(self.down):

@@ -61,7 +61,7 @@ def compare(scheme: Scheme, data: DeviceData) -> tuple[dict[str, Row], float]:
     """
     chain = scheme.model_energy()
     learnt = chain.energy if isinstance(chain, ScaledEnergy) else chain
-    if not isinstance(chain, ScaledEnergy | ChainEnergy) or not isinstance(learnt, ChainEnergy):
+    if chain is None or not isinstance(learnt, ChainEnergy):
         what = f"the energy of this run is a {type(learnt).__name__}" if chain else "this run has no energy"
         raise UserError(
             f"{what}; its minimum cannot be found exactly. Give the folder of a run whose energy is a "
@@ -70,7 +70,7 @@ def compare(scheme: Scheme, data: DeviceData) -> tuple[dict[str, Row], float]:
     found: list[Tensor] = []
     metrics = {name: copy.deepcopy(scheme.metric) for name in ANSWERS[1:]}
     for batch in data.val_dataloader():
-        of_answer = chain.given(batch.inputs, batch.mask)
+        of_answer = chain.over(batch.mask).given(batch.inputs)
         own = scheme.predict(batch)
         best = lowest(of_answer)
         found.append(of_answer(torch.stack([batch.y.to(own.dtype), own, best])))

@@ -170,8 +170,7 @@ def slopes(energy: Energy, rows: Tensor, y: Tensor) -> list[Tensor | None]:
 def test_an_energy_with_its_input_fixed_is_the_same_energy(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("energies.pretrained.load_part", lambda *_: spen())
-    monkeypatch.setattr("energies.pretrained.has_part", lambda *_: False)
+    monkeypatch.setattr("energies.pretrained.load_parts", lambda *_, **__: {"energy": spen()})
     energy = EVERY[name]() if name in EVERY else PretrainedEnergy("")
     x, y = answered(name)
     y.requires_grad_()

@@ -77,7 +77,7 @@ def test_only_incomplete_files_of_our_own_are_removed(tmp_path: Path) -> None:
         ("--stop.patience=-1", "--stop.patience is -1: take 0 or more."),
         (
             "--trainer.gradient_clip_val=1",
-            "gradient_clip_val has no effect on steps made by a scheme: take --c",
+            "gradient_clip_val cannot be set, since schemes make their own steps: take --c",
         ),
         ("--trainer.accumulate_grad_batches=2", "take a larger --data.batch_size"),
         ("--trainer.enable_checkpointing=false", "a run tests its best checkpoint"),

@@ -75,7 +75,9 @@ def test_masks_are_arrays(run: Run, tmp_path: Path, capsys: pytest.CaptureFixtur
     assert predict.main([str(folder), f"--out={tmp_path}/masks.jsonl"]) == 2
     assert "Masks have no names. Take a .npz file:  --out answers.npz" in capsys.readouterr().err
     assert predict.main([str(folder), f"--new={folder}/record.json"]) == 2
-    assert "record.json is a file. Name the folder of its pictures." in " ".join(capsys.readouterr().err.split())
+    assert "record.json is a file. Name the folder of its pictures." in " ".join(
+        capsys.readouterr().err.split()
+    )
     whole = (folder / "record.json").read_text()
     (folder / "record.json").write_text(whole[:99])
     assert predict.main([str(folder)]) == 2

@@ -172,12 +172,15 @@ def _text(text: str, where: str, line: int) -> str:
 
 
 def _wrong_part(found: object, written: str) -> str:
-    """What is wrong of a line of JSON: the line, its keys, or its labels."""
+    """What is wrong with a line of JSON: the line, its keys, or a value."""
     if not isinstance(found, dict):
         return quoted(written)
     if absent := [key for key in (TEXT, LABELS) if key not in found]:
         return f"an object without the key {absent[0]!r} (it has {listed([quoted(key) for key in found])})"
-    return f"an object with {LABELS} {quoted(json.dumps(found[LABELS]))} and such a {TEXT}"
+    names = found[LABELS]
+    named = isinstance(names, list) and all(isinstance(name, str) and name.strip() for name in names)
+    key = TEXT if named else LABELS
+    return f"an object whose {key} is {quoted(json.dumps(found[key]))}"
 
 
 def _each_once(pairs: list[tuple[str, object]]) -> dict[str, object]:

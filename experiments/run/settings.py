@@ -7,9 +7,9 @@ from experiments.errors import ConfigError
 SEEDS = 2**32
 NEEDED = ("max_epochs", "max_steps", "limit_train_batches", "limit_val_batches", "limit_test_batches")
 
-INSTEAD = {
-    "gradient_clip_val": "take --clip_norm, the largest norm of a gradient",
-    "accumulate_grad_batches": "take a larger --data.batch_size",
+INSTEAD = {  # of settings that need automatic optimization: their values without effect, and what to take
+    "gradient_clip_val": ((None, 0), "take --clip_norm, the largest norm of a gradient"),
+    "accumulate_grad_batches": ((None, 1), "take a larger --data.batch_size"),
 }
 
 
@@ -27,11 +27,15 @@ def check(config: Namespace) -> None:
             "--trainer.fast_dev_run keeps no checkpoint, and a run tests its best one. For a quick look take "
             "--trainer.max_epochs 1 --trainer.limit_train_batches 2."
         )
-    for name, instead in INSTEAD.items():
-        if trainer.get(name) not in (None, False, 1 if name == "accumulate_grad_batches" else None):
-            raise ConfigError(f"--trainer.{name} has no effect on steps made by a scheme: {instead}.")
+    for name, (idle, instead) in INSTEAD.items():
+        if trainer.get(name) not in idle:
+            raise ConfigError(
+                f"--trainer.{name} cannot be set, since schemes make their own steps: {instead}."
+            )
     if trainer.enable_checkpointing is False:
-        raise ConfigError("--trainer.enable_checkpointing is false, and a run tests its best checkpoint.")
+        raise ConfigError(
+            "--trainer.enable_checkpointing is false, and a run tests its best checkpoint. Leave it out."
+        )
     for name in NEEDED:
         if trainer.get(name) == 0:
             raise ConfigError(f"--trainer.{name} is 0: take more. A run trains, validates and tests.")
