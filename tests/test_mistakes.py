@@ -68,6 +68,8 @@ def test_only_incomplete_files_of_our_own_are_removed(tmp_path: Path) -> None:
         ("--run_dir=", "--run_dir is empty. Name the folder of the run's files, or leave it out."),
         ("--trainer.fast_dev_run=true", "take --trainer.max_epochs 1 --trainer.limit_train_batches 2"),
         ("--trainer.max_epochs=0", "--trainer.max_epochs is 0: take more."),
+        ("--trainer.max_epochs=-3", "--trainer.max_epochs is -3: take 1 or more, or -1 for ever."),
+        ("--trainer.max_steps=5", "take --trainer.max_epochs, or --trainer.limit_train_batches"),
         ("--trainer.limit_val_batches=0", "--trainer.limit_val_batches is 0: take more."),
         (
             "--trainer.check_val_every_n_epoch=400",
@@ -216,6 +218,17 @@ class Rounded(Energy):
         return y.round().sum(-1).float()
 
 
+class Detached(Energy):
+    """An energy that its parameters cannot change."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(14))
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return (y * self.weight.detach()).sum(-1)
+
+
 class Misfit(Energy):
     """An energy for five labels."""
 
@@ -229,12 +242,13 @@ class Misfit(Energy):
         ("Summed", "the energy Summed has shape () for answers of shape (32, 14): it has to be (32,)"),
         ("Misfit", "the energy Misfit cannot be computed for answers of shape (32, 14): "),
         ("Rounded", "the energy Rounded cannot be computed for answers of shape (2, 32, 14) and type bool: "),
+        ("Detached", "the energy Detached has parameters, and its value has no gradient in them: it cannot"),
     ],
 )
 @pytest.mark.parametrize(
     "layers", [("scheme/implicit", "objective/cd"), ("scheme/energy_net", "objective/dvn")]
 )
-def test_an_energy_that_gives_no_number_for_each_answer_is_named(
+def test_an_energy_that_cannot_be_trained_is_named(
     root: None,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],

@@ -5,11 +5,12 @@ from jsonargparse import Namespace
 from experiments.errors import ConfigError
 
 SEEDS = 2**32
-NEEDED = ("max_epochs", "max_steps", "limit_train_batches", "limit_val_batches", "limit_test_batches")
+NEEDED = ("max_epochs", "limit_train_batches", "limit_val_batches", "limit_test_batches")
 
-INSTEAD = {  # of settings that need automatic optimization: their values without effect, and what to take
+INSTEAD = {  # of settings that do not go with manual optimization: values without effect, what to take
     "gradient_clip_val": ((None, 0), "take --clip_norm, the largest norm of a gradient"),
     "accumulate_grad_batches": ((None, 1), "take a larger --data.batch_size"),
+    "max_steps": ((None, -1), "take --trainer.max_epochs, or --trainer.limit_train_batches for short epochs"),
 }
 
 
@@ -39,6 +40,8 @@ def check(config: Namespace) -> None:
     for name in NEEDED:
         if trainer.get(name) == 0:
             raise ConfigError(f"--trainer.{name} is 0: take more. A run trains, validates and tests.")
+    if (trainer.max_epochs or 0) < -1:
+        raise ConfigError(f"--trainer.max_epochs is {trainer.max_epochs}: take 1 or more, or -1 for ever.")
     every, most = trainer.check_val_every_n_epoch, trainer.max_epochs
     if every and most is not None and 0 < most < every:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Whether each energy of a scheme gives one number for each answer."""
+"""Whether each energy of a scheme gives one number for each answer, and can learn."""
 
 import torch
 from torch import nn
@@ -17,7 +17,8 @@ def check_energies(scheme: nn.Module, batch: Batch) -> None:
     added to every energy, and training would go on.
 
     Raises:
-        ValueError: an energy cannot be computed, or its shape is not that of the answers' leading dimensions.
+        ValueError: an energy cannot be computed, its shape is not that of the answers' leading dimensions, or
+            it has parameters to learn and no gradient in any.
     """
     two = torch.stack([batch.y, batch.y])
     trials = (batch.y, two, two.bool()) if isinstance(scheme.space, LabelSets) else (batch.y, two)
@@ -39,4 +40,11 @@ def check_energies(scheme: nn.Module, batch: Batch) -> None:
                     raise ValueError(
                         f"the energy {name} has shape {found} for answers of shape {answers}: it has to be "
                         f"{wanted}, a number for each answer. Sum over the last dimensions alone."
+                    )
+            learns = any(parameter.requires_grad for parameter in energy.parameters())
+            with torch.enable_grad():
+                if learns and not energy.over(batch.mask).given(batch.inputs)(batch.y).requires_grad:
+                    raise ValueError(
+                        f"the energy {name} has parameters, and its value has no gradient in them: it cannot "
+                        "learn. Compute it without detach, no_grad and NumPy."
                     )
