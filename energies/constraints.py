@@ -31,18 +31,18 @@ class Constraints:
     ends: Bool[Tensor, " S"] | None = None
 
     @classmethod
-    def for_spans(cls, tags: Sequence[str], scheme: str = "BIO") -> Self:
+    def for_spans(cls, tags: Sequence[str], encoding: str = "BIO") -> Self:
         """The constraints of an encoding on these tag names, such as O, B-NP, I-NP, in this order.
 
         Raises:
             ValueError: the encoding is neither BIO nor BIOES, or a tag is not one of the encoding.
         """
-        if scheme not in RULES:
-            raise ValueError(f"spans are written as {' or '.join(RULES)}, not as {scheme!r}.")
-        parts = [_split(tag, scheme) for tag in tags]
-        allowed = [[_may_follow(before, after, scheme) for after in parts] for before in parts]
-        starts = [_may_follow(("O", ""), part, scheme) for part in parts]
-        ends = [_may_follow(part, ("O", ""), scheme) for part in parts]
+        if encoding not in ENCODINGS:
+            raise ValueError(f"spans are written as {' or '.join(ENCODINGS)}, not as {encoding!r}.")
+        parts = [_split(tag, encoding) for tag in tags]
+        allowed = [[_may_follow(before, after, encoding) for after in parts] for before in parts]
+        starts = [_may_follow(("O", ""), part, encoding) for part in parts]
+        ends = [_may_follow(part, ("O", ""), encoding) for part in parts]
         return cls(torch.tensor(allowed), torch.tensor(starts), torch.tensor(ends))
 
     def on(self, p: ChainPotentials) -> ChainPotentials:
@@ -73,25 +73,24 @@ def bio_tags(kinds: Sequence[str]) -> list[str]:
     return ["O", *(f"{mark}-{kind}" for kind in kinds for mark in "BI")]
 
 
-RULES = {"BIO": "BIO", "BIOES": "BIOES"}  # the prefixes of each encoding
-OPEN = {"BIO": "BI", "BIOES": "BI"}  # after these a span is open
-CONTINUES = {"BIO": "I", "BIOES": "IE"}  # these need an open span of the same kind before them
+ENCODINGS = ("BIO", "BIOES")  # each is named by its prefixes
 
 
-def _split(tag: str, scheme: str) -> tuple[str, str]:
+def _split(tag: str, encoding: str) -> tuple[str, str]:
     """Prefix and kind of a tag."""
     prefix, _, kind = tag.partition("-")
-    known = len(prefix) == 1 and prefix in RULES[scheme]
+    known = len(prefix) == 1 and prefix in encoding
     if not known or (tag != "O" and (prefix == "O" or not kind)):
         raise ValueError(
-            f"{tag!r} is no tag of {scheme}: a tag is O, or {', '.join(RULES[scheme].replace('O', ''))}"
+            f"{tag!r} is no tag of {encoding}: a tag is O, or {', '.join(encoding.replace('O', ''))}"
             " followed by a dash and the kind of span, such as B-NP."
         )
     return prefix, kind
 
 
-def _may_follow(before: tuple[str, str], after: tuple[str, str], scheme: str) -> bool:
+def _may_follow(before: tuple[str, str], after: tuple[str, str], encoding: str) -> bool:
     """Whether a tag may follow another: a tag that continues a span needs an open span of its kind."""
-    if after[0] in CONTINUES[scheme]:
-        return before[0] in OPEN[scheme] and before[1] == after[1]
-    return scheme == "BIO" or before[0] not in OPEN[scheme]
+    is_open = before[0] in "BI"
+    if after[0] in "IE":
+        return is_open and before[1] == after[1]
+    return encoding == "BIO" or not is_open
