@@ -19,6 +19,7 @@ from energies.potentials import Factor, Potentials
 from losses.amounts import above_zero
 from networks.inputs import Inputs
 
+BLOCKS = 4  # that A^T A is computed in
 PAIRS = 2048  # of positions, from which a mean over more pairs is estimated   [Scaling §5.2]
 
 
@@ -285,13 +286,13 @@ class GaussianPotentials:
         return factor
 
 
-def lower_gram(a: Float[Tensor, "B N D"], blocks: int = 4) -> Float[Tensor, "B D D"]:
+def lower_gram(a: Float[Tensor, "B N D"]) -> Float[Tensor, "B D D"]:
     """A^T A on and below the diagonal, which is all that factors and eigenvalues read.
 
     Above it only blocks on the diagonal are filled: with four that is 5/8 of the work.
     """
     size = a.shape[2]
-    width = -(-size // blocks)
+    width = -(-size // BLOCKS)
     gram = a.new_zeros(len(a), size, size)
     with torch.autocast(a.device.type, enabled=False):
         for i in range(0, size, width):

@@ -27,7 +27,7 @@ class Share:
         return f"{100 * self.mean:.0f} % [{100 * self.low:.0f}, {100 * self.high:.0f}]"
 
 
-def share(part: Sequence[float], whole: Sequence[float], alpha: float = ALPHA) -> Share | None:
+def share(part: Sequence[float], whole: Sequence[float]) -> Share | None:
     """The mean of `part` over that of `whole`, numbers that pair, with Fieller's interval.
 
     It has every r that the t-test of part - r whole does not exclude: with means A and B and (co)variances v
@@ -41,7 +41,7 @@ def share(part: Sequence[float], whole: Sequence[float], alpha: float = ALPHA) -
     if count < 2:
         return None
     a, b = fmean(part), fmean(whole)
-    t = float(stdtrit(count - 1, 1 - alpha / 2))
+    t = float(stdtrit(count - 1, 1 - ALPHA / 2))
     aa, ab, bb = (t * t * covariance(x, y) / count for x, y in ((part, part), (part, whole), (whole, whole)))
     if b <= 0 or (square := b * b - bb) <= 0:
         return None

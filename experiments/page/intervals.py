@@ -105,12 +105,12 @@ def two_sided(mean: float, error: float, freedom: float) -> float:
     return float(2 * stdtr(freedom, -abs(mean / error)))
 
 
-def false_discovery_cut(chances: Collection[float], rate: float = ALPHA) -> float:
-    """The largest p that counts so that at most a share `rate` of what counts is expected to be wrong; or 0.
+def false_discovery_cut(chances: Collection[float]) -> float:
+    """The largest p that counts so that at most a share ALPHA of what counts is expected to be wrong; or 0.
 
-    The k-th smallest of m counts if it, or a larger one in its place, is at most rate k / m.
+    The k-th smallest of m counts if it, or a larger one in its place, is at most ALPHA k / m.
     [Benjamini and Hochberg 1995]
     """
     ordered = sorted(chances)
-    below = [p for k, p in enumerate(ordered, start=1) if p <= rate * k / len(ordered)]
+    below = [p for k, p in enumerate(ordered, start=1) if p <= ALPHA * k / len(ordered)]
     return max(below, default=0.0)

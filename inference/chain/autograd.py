@@ -17,7 +17,6 @@ from inference.chain.kernels.fallback import solve, viterbi
 from inference.chain.kernels.problem import Problem, ScoreGradient, Solved
 from inference.chain.reference import finite
 
-Scores = tuple[Tensor, Tensor, Tensor | None, Tensor | None]  # unary, pairwise, start, end
 Gradients = tuple[Tensor | None, ...]
 Context = Any  # what torch hands from a forward to its backward
 
