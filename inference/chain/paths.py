@@ -14,7 +14,7 @@ from energies.potentials import ChainPotentials
 from inference.chain.kernels.problem import Problem
 
 Path = Literal["auto", "reference", "fused", "compiled", "triton"]
-TRITON_TAGS = 128
+MAX_TAGS = 128  # of the Triton kernels: a program keeps the transition matrix in registers
 # From so many tags and examples on, matrix products are at least as fast as vector products; see
 # `scripts.benchmarks.chain --wide`. Max-sum has no such products.
 WIDE_TAGS, WIDE_EXAMPLES = 384, 16
@@ -56,7 +56,7 @@ def fastest(unary: Tensor, *, maxima: bool = False) -> str:
         return "fused"
     examples, _, size = unary.shape
     if unary.is_cuda:
-        return "triton" if installed("triton") and size <= TRITON_TAGS else "fused"
+        return "triton" if installed("triton") and size <= MAX_TAGS else "fused"
     wide = size >= WIDE_TAGS and examples >= WIDE_EXAMPLES and not maxima
     return "fused" if wide or unary.device.type != "cpu" or not has_numba() else "compiled"
 

@@ -15,14 +15,15 @@ import triton.language as tl
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from energies.potentials import state_type
 from inference.chain.kernels.triton_programs import (
     check_kernel,
     finish_kernel,
     sweep_kernel,
     viterbi_kernel,
 )
+from inference.chain.paths import MAX_TAGS
 
-MAX_TAGS = 128
 WARPS = {16: 1, 32: 1, 64: 4, 128: 8}  # of a program that goes over a sequence, by padded number of tags
 ROWS = 8  # positions that one program finishes
 SPAN = 128  # positions that `check_kernel` looks at together
@@ -61,7 +62,7 @@ class Operands(NamedTuple):
     @property
     def state(self) -> torch.dtype:
         """Type of everything that is computed."""
-        return torch.float64 if self.unary.dtype == torch.float64 else torch.float32
+        return state_type(self.unary)
 
     @property
     def padded(self) -> int:
