@@ -47,13 +47,9 @@ def value(says: str, fits: Callable[[Any], object]) -> Check:
     return check
 
 
-def either(*values: Any, other: Check) -> Check:
-    """One of these values, or one that `other` accepts."""
-
-    def check(place: str, found: Found) -> Fault | None:
-        return None if any(found is value for value in values) else other(place, found)
-
-    return check
+def optional(inner: Check) -> Check:
+    """Nothing, or a value that `inner` accepts."""
+    return lambda place, found: None if found is None else inner(place, found)
 
 
 def listed(inner: Check, *, least: int = 0) -> Check:

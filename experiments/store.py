@@ -29,12 +29,12 @@ Record = dict[str, Any]
 Place = tuple[str, str, int]  # row, column, seed
 
 # Valid values in a record and a state file.
-SAID = f.either(None, other=f.value("text", lambda v: isinstance(v, str)))
+SAID = f.optional(f.value("text", lambda v: isinstance(v, str)))
 START = f.keyed(
     {
-        "epoch": f.either(None, other=f.count),
+        "epoch": f.optional(f.count),
         "commit": SAID,
-        "dirty": f.either(None, other=f.truth),
+        "dirty": f.optional(f.truth),
         "device": SAID,
         "cpu": SAID,
     },
@@ -64,16 +64,16 @@ FACTS: dict[str, f.Check] = {
     "column": f.name,
     "seed": f.seed,
     "metrics": f.named(f.number),
-    "seconds": f.either(None, other=f.not_negative),
-    "epochs": f.either(None, other=f.count),
-    "updates": f.either(None, other=f.named(f.count)),
+    "seconds": f.optional(f.not_negative),
+    "epochs": f.optional(f.count),
+    "updates": f.optional(f.named(f.count)),
     "curves": f.named(f.listed(POINT)),
     "findings": FINDINGS,
     "versions": f.named(f.word),
     "config": f.pairs,
     "starts": f.listed(START),
     **{key: SAID for key in ("commit", "device", "cpu")},
-    "dirty": f.either(None, other=f.truth),
+    "dirty": f.optional(f.truth),
 }
 RECORD = f.keyed(FACTS, needed=("id", "row", "column", "seed", "metrics"))
 # A run by hand has no row and no column.

@@ -26,9 +26,9 @@ TRIAL = f.keyed(
         "number": f.count,
         "point": f.named(f.plain),
         "state": f.one_of(*STATES),
-        "score": f.either(None, other=f.number),
-        "epoch": f.either(None, other=f.count),
-        "run_id": f.either(None, other=f.file_name),
+        "score": f.optional(f.number),
+        "epoch": f.optional(f.count),
+        "run_id": f.optional(f.file_name),
     },
     needed=("number", "point", "state", "score", "epoch", "run_id"),
 )
