@@ -3,8 +3,8 @@
 from jsonargparse import Namespace
 
 from experiments.errors import ConfigError
+from experiments.fields import LARGEST_SEED
 
-SEEDS = 2**32
 NEEDED = ("max_epochs", "limit_train_batches", "limit_val_batches", "limit_test_batches")
 
 INSTEAD = {  # of settings that do not go with manual optimization: values without effect, what to take
@@ -21,8 +21,8 @@ def check(config: Namespace) -> None:
         ConfigError: one of them leaves nothing to train, to choose the best epoch by or to test.
     """
     trainer = config.trainer
-    if not 0 <= int(config.seed_everything) < SEEDS:
-        raise ConfigError(f"--seed_everything is {config.seed_everything}: take 0 to {SEEDS - 1}.")
+    if not 0 <= int(config.seed_everything) <= LARGEST_SEED:
+        raise ConfigError(f"--seed_everything is {config.seed_everything}: take 0 to {LARGEST_SEED}.")
     if trainer.fast_dev_run:
         raise ConfigError(
             "--trainer.fast_dev_run keeps no checkpoint, and a run tests its best one. For a quick look take "
