@@ -4,6 +4,7 @@ import difflib
 from collections.abc import Iterable
 from pathlib import Path
 
+STOPPED = 130  # exit code after Ctrl-C
 MOST = 16  # names in a message
 LONGEST = 200  # characters of one
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from experiments import store
 from experiments.cluster.agree import single
 from experiments.cluster.file import Cluster
-from experiments.run.reproduce import STOPPED
+from experiments.errors import STOPPED
 
 NOTICE = 90  # seconds before the time limit
 # Inside of a container there is no scontrol: a run that stopped at the notice is requeued from outside.

@@ -14,10 +14,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from experiments import store
+from experiments.errors import STOPPED
 from experiments.run import slurm
 from experiments.run.execute import Job, Outcome, execute
 from experiments.run.launch import how_died
-from experiments.run.reproduce import STOPPED
 
 PATIENCE = 180  # seconds; file systems may hold a dead process's lock for a while
 

@@ -17,8 +17,8 @@ from pytorch_lightning.utilities.exceptions import MisconfigurationException
 
 from experiments import store
 from experiments.errors import Stopped, UserError
+from experiments.plan.identity import difference, identity, run_id
 from experiments.plan.layers import split
-from experiments.plan.runs import identity
 from experiments.run.cli import TrainCLI, quiet_lightning
 from experiments.run.epochs import Tell
 from experiments.run.fit import fit_and_test, movable, tracked_run, write_config
@@ -86,8 +86,8 @@ def _train(cli: TrainCLI, tell: Tell) -> store.Record:
     if first:
         (folder / "error.txt").unlink(missing_ok=True)
         write_config(cli, folder)
-    kept = identity.identity(cli.resolved())
-    facts = {"id": identity.run_id(kept), "seed": cli.config.seed_everything}
+    kept = identity(cli.resolved())
+    facts = {"id": run_id(kept), "seed": cli.config.seed_everything}
     with tracked_run(cli, facts) as track:
         record = fit_and_test(cli, facts, tell) | {"config": kept}
         track(record)
@@ -124,10 +124,10 @@ def _refuse_another(cli: TrainCLI, folder: Path) -> None:
     ):
         return
     try:
-        old = identity.identity(yaml.safe_load((folder / "config.yaml").read_text()))
+        old = identity(yaml.safe_load((folder / "config.yaml").read_text()))
     except (OSError, ValueError, AttributeError, yaml.YAMLError):
         return
-    changes = identity.difference(old, identity.identity(movable(cli)))
+    changes = difference(old, identity(movable(cli)))
     trained = record.get("epochs") or (store.read_json(folder / "progress.json") or {}).get("epoch", 0)
     if "table" not in record and _epochs(cli.config.trainer.max_epochs) >= trained:
         changes = [change for change in changes if not change.startswith("trainer.max_epochs:")]

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from experiments import starts, store
-from experiments.errors import TableError
+from experiments.errors import STOPPED, TableError
 from experiments.fields import LARGEST_SEED
 from experiments.page import words
 from experiments.page.page import render
@@ -29,8 +29,6 @@ from experiments.run import workers
 from experiments.run.board import board
 from experiments.run.launch import Launch, adopt_finished, open_to
 from experiments.tracking.tables import add_logger, publish, read_logger
-
-STOPPED = 130  # exit code
 
 
 @dataclass(frozen=True)

@@ -14,14 +14,14 @@ from rich.console import Console
 from rich.markup import escape
 
 from experiments import record, starts, store
-from experiments.errors import TableError
+from experiments.errors import STOPPED, TableError
 from experiments.page import words
 from experiments.page.summary import number, summarise
 from experiments.page.verdicts import Cell
 from experiments.plan.runs import Plan
 from experiments.plan.spec import read_table
 from experiments.plan.table import Table
-from experiments.run.reproduce import STOPPED, Selection, plan_of, show_plan, tell_failed, work
+from experiments.run.reproduce import Selection, plan_of, show_plan, tell_failed, work
 
 BITWISE, NOISE, DIFFERENT = "bitwise", "within the noise of a seed", "different"
 MISSING = "not trained here"

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from experiments import store
-from experiments.errors import SweepError
+from experiments.errors import STOPPED, SweepError
 from experiments.plan import compose
 from experiments.plan.runs import Plan, Run
 from experiments.run import probe, workers
@@ -17,7 +17,7 @@ from experiments.run.board import board
 from experiments.run.execute import Outcome
 from experiments.run.launch import Launch
 from experiments.run.launch import adopt as record_in
-from experiments.run.reproduce import STOPPED, tell_failed
+from experiments.run.reproduce import tell_failed
 from experiments.sweep import adopt, bayes, trials
 from experiments.sweep.file import Sweep
 from experiments.sweep.page import keep_trials, read_trials, render

@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from experiments.errors import SweepError
+from experiments.errors import STOPPED, SweepError
 from experiments.tracking.client import PROJECT, said
 
 if TYPE_CHECKING:
     from experiments.sweep.file import Sweep
-
-STOPPED = 130  # exit code
 
 
 def launch(
