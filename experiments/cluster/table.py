@@ -17,8 +17,8 @@ from experiments.cluster.task import Task, read_tasks, write_tasks
 from experiments.errors import ClusterError
 from experiments.page.page import render
 from experiments.plan.runs import Plan, Run
-from experiments.run.execute import HELD, Job
-from experiments.run.launch import adopt_finished
+from experiments.run.execute import HELD
+from experiments.run.launch import adopt_finished, job_of
 from experiments.run.reproduce import Selection, keep_state, plan_of
 from experiments.run.workers import threads
 
@@ -193,10 +193,8 @@ def _submit(plan: Plan, array: Array) -> str:
 
 
 def _task(plan: Plan, run: Run, names: Mapping[str, str]) -> Task:
-    row, column = run.places[0]
-    facts = {"table": plan.table.name, "row": row, "column": column, "seed": run.seed}
-    job = Job(run.id, run.filled(), run.identity, facts, threads(), runs=store.RUNS)
-    return Task(job, run.name, {needed: names[needed] for needed in run.needs.values()})
+    needs = {needed: names[needed] for needed in run.needs.values()}
+    return Task(job_of(plan, run, threads()), run.name, needs)
 
 
 def _parts(runs: list[Run], size: int) -> list[list[Run]]:

@@ -130,12 +130,8 @@ class Launch:
 
     def _start(self, run: Run) -> None:
         self.waiting.remove(run)
-        row, column = run.places[0]
-        facts = {"table": self.plan.table.name, "row": row, "column": column, "seed": run.seed}
-        fresh = self.fresh and run.asked
         watch = self.source.watch(run) if self.source else None
-        made = (run.id, run.filled(), run.identity, facts, self.threads)
-        job = Job(*made, fresh=fresh, runs=store.RUNS, watch=watch)
+        job = job_of(self.plan, run, self.threads, fresh=self.fresh and run.asked, watch=watch)
         ours, theirs = self.context.Pipe(duplex=False)
         process = self.context.Process(target=execute, args=(job, theirs), daemon=True)
         process.start()
@@ -205,6 +201,13 @@ class Launch:
             slot.process.kill()
         for slot in self.slots:
             slot.process.join()
+
+
+def job_of(plan: Plan, run: Run, threads: int, *, fresh: bool = False, watch: Watch | None = None) -> Job:
+    """What a worker gets about a run of a plan."""
+    row, column = run.places[0]
+    facts = {"table": plan.table.name, "row": row, "column": column, "seed": run.seed}
+    return Job(run.id, run.filled(), run.identity, facts, threads, fresh, store.RUNS, watch)
 
 
 def progress(slot: Slot) -> dict[str, Any]:
