@@ -30,7 +30,7 @@ class FCN(nn.Module):
     sigmoid is their softmax.
 
     Shapes:
-        x: (B, 3, H, W), bytes or floats, H and W multiples of 4.   returns: (B, H, W).
+        x: (B, C, H, W), bytes or floats, H and W multiples of 4.   returns: (B, H, W).
 
     Raises:
         ValueError: a side is no multiple of 4.

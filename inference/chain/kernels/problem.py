@@ -89,7 +89,7 @@ class Solved(Protocol):
 
     rows: Tensor  # (B,) log Z, minus the score of the gold tags
     safe: Tensor  # (B,) bool: whether the row and its derivatives are accurate
-    is_safe: bool  # whether all can
+    is_safe: bool  # whether all are
 
     def gradient(self, weight: Tensor, *, pairs: bool = True) -> ScoreGradient:
         """The gradient of sum_b weight_b rows_b; without `pairs` that of the pairwise scores is left out."""
