@@ -118,11 +118,11 @@ def _scores(summary: Summary, marks: dict[str, list[int]]) -> str:
     lines = [heads, ["---", *("---:" for _ in summary.columns)]]
     for name, row in summary.table.rows.items():
         if not row.cited:
-            lines.append([plain(row.label), *(words.three(summary, name, c) for c in summary.columns)])
+            lines.append([plain(row.label), *(words.by_scores(summary, name, c) for c in summary.columns)])
     return (
-        f"## {plain(words.three_heads(summary))}\n\n"
+        f"## {plain(words.score_heads(summary))}\n\n"
         + "\n".join(f"| {' | '.join(line)} |" for line in lines)
-        + f"\n\n{plain(words.below_scores(summary))}"
+        + f"\n\n{plain(words.score_legend(summary))}"
     )
 
 

@@ -122,7 +122,7 @@ def verdict(summary: Summary, found: Verdict) -> str:
         said.append(f"of the seeds that all have: {', '.join(map(str, found.seeds))}")
     if found.paper is False:
         said.append("the paper's own numbers fail it")
-    said += _elsewhere(summary, found)
+    said += _by_other_scores(summary, found)
     return f"{where(summary, found)}: {found.state}{_needed(found)} ({'; '.join(said)})"
 
 
@@ -153,7 +153,7 @@ def _needed(found: Verdict) -> str:
     )
 
 
-def _elsewhere(summary: Summary, found: Verdict) -> list[str]:
+def _by_other_scores(summary: Summary, found: Verdict) -> list[str]:
     """What the claim is found to be by the other scores; a score with the same numbers is no other."""
     said = []
     for view in summary.scores:
@@ -163,7 +163,7 @@ def _elsewhere(summary: Summary, found: Verdict) -> list[str]:
     return said
 
 
-def three(summary: Summary, row: str, column: str) -> str:
+def by_scores(summary: Summary, row: str, column: str) -> str:
     """A cell by each of the scores, side by side; with the runs that can tell, if not all can."""
     cells = [(view.table, view.cells[row, column]) for view in summary.scores]
     most = max((len(cell.values) for _, cell in cells), default=0)
@@ -178,13 +178,13 @@ def three(summary: Summary, row: str, column: str) -> str:
     )
 
 
-def three_heads(summary: Summary) -> str:
-    """What stands in the cells of `three`."""
+def score_heads(summary: Summary) -> str:
+    """What stands in the cells of `by_scores`."""
     return " · ".join(scores.label(view.table.metric.name) for view in summary.scores)
 
 
-def below_scores(summary: Summary) -> str:
-    """What stands below the cells of `three`."""
+def score_legend(summary: Summary) -> str:
+    """What stands below the cells of `by_scores`."""
     chosen = any(view.table.metric.name.endswith("_chosen") for view in summary.scores)
     return f"Means over seeds, x 100.{f' {GRIDLESS}' if chosen else ''}"
 
