@@ -1,6 +1,6 @@
 """Data modules whose splits are kept as tensors on the trainer's device."""
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -43,7 +43,7 @@ class Split:
         return Split(self.inputs.to(device), self.y.to(device), mask, observed)
 
 
-class DeviceData(LightningDataModule):
+class DeviceData(LightningDataModule, ABC):
     """Three splits as tensors on the device; the order of training batches depends on (seed, epoch).
 
     With `pool` above 1 the training sentences of a batch have similar lengths: see Batches. With

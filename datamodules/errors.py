@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 from itertools import islice
+from pathlib import Path
 
 LONGEST = 40  # characters of a file's text in a message
 
@@ -36,6 +37,8 @@ class DiskFull(DataError):
 
 def no_file(path: object, option: str) -> str:
     """What to do about a file of the user that is not there."""
+    if Path(str(path)).is_dir():
+        return f"{path} (--data.{option}) is a folder. Give the file in it."
     return f"There is no file {path} (--data.{option}). Put it there, or correct the path."
 
 

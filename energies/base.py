@@ -1,6 +1,6 @@
 """What every energy is and offers."""
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -81,7 +81,7 @@ def searched(energy: "Energy", given: Callable[[], ConditionedEnergy]) -> ValueA
     return resting if norms else found
 
 
-class Energy(nn.Module):
+class Energy(nn.Module, ABC):
     """E(x, y): low where the answer fits the input.
 
     `y` may be relaxed, must receive gradients, and may carry leading sample dimensions: one input, many

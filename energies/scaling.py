@@ -6,7 +6,7 @@ evaluation. Norms are computed for each example.
 Shapes: B examples, K values of alpha.
 """
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 
 import torch
@@ -24,7 +24,7 @@ EPSILON = 1e-8
 Rows = Float[Tensor, " B"]
 
 
-class Scaling(nn.Module):
+class Scaling(nn.Module, ABC):
     """A map from potentials to potentials; an alpha chosen during training is stored with the weights."""
 
     alpha: Tensor | float

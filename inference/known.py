@@ -130,9 +130,17 @@ class KnownChain(KnownEnergy):
 
 
 def _chain_of(energy: Energy, x: Tensor) -> ChainPotentials:
-    """The potentials of a chain energy, or of a loaded one."""
+    """The potentials of a chain energy, or of a loaded one.
+
+    Raises:
+        ValueError: the energy is not a chain.
+    """
     potentials = energy.given(x).chain
-    assert potentials is not None, "a known chain is compared with chains"
+    if potentials is None:
+        raise ValueError(
+            f"{type(energy).__name__} is no chain, and a known chain is compared with chains: leave "
+            "lightning_modules.metrics.known.AgainstTruth out of trainer.callbacks."
+        )
     return potentials
 
 

@@ -122,8 +122,13 @@ class Scheme(Bookkeeping):
         """One optimizer step of a part; every other parameter stays as it is and receives no gradient.
 
         Raises:
-            ValueError: before the first step, if an energy does not give one number for each answer.
+            ValueError: there is no such part; or, before the first step, an energy does not give one number
+                for each answer.
         """
+        if name not in self.part:
+            raise ValueError(
+                f"{type(self).__name__} moves {name!r}, and parts() names {', '.join(self.part) or 'none'}."
+            )
         if not self.energies_are_tried:
             check_energies(self, batch)
             self.energies_are_tried = True
@@ -152,6 +157,9 @@ class Scheme(Bookkeeping):
         """
         assert part.loss is not None
         loss = part.loss(batch)
+        if loss.dim():
+            where = getattr(part.loss, "__qualname__", "the loss of a part")
+            raise ValueError(f"{where} has shape {tuple(loss.shape)}: it has to be one number, as a mean is.")
         if self.steps_are_plain:
             loss.backward(inputs=part.learned)
             return loss
@@ -190,6 +198,19 @@ class Scheme(Bookkeeping):
             part.rest = [] if part.gradient else [*learned.difference(part.learned)]
             moving = set() if part.gradient else {*part.learned}
             part.norms = [norm for norm in batch_norms(self) if moving.isdisjoint(norm.parameters())]
+
+    def on_train_epoch_end(self) -> None:
+        """See Bookkeeping.
+
+        Raises:
+            ValueError: no part has moved so far.
+        """
+        if not any(self.steps.values()):
+            raise ValueError(
+                f"no part of {type(self).__name__} has moved in an epoch: training_step calls "
+                "self.move(name, batch) for each of parts() that learns. What it returns is not used."
+            )
+        super().on_train_epoch_end()
 
     def on_validation_start(self) -> None:
         """Make the statistics of batch norms those of all processes: each has seen other examples."""

@@ -3,7 +3,7 @@
 Shapes: N training examples, B examples, L labels, H x W pixels, T positions, S tags.
 """
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from energies.spaces import AnswerSpace
 from lightning_modules.base import Part, Scheme, still
 
 
-class CountedAnswer(nn.Module):
+class CountedAnswer(nn.Module, ABC):
     """An answer that is counted in the training answers; its parameters get no gradient."""
 
     @abstractmethod

@@ -41,10 +41,8 @@ def main(arguments: list[str] | None = None) -> int:
             return 0
         return fetch(chosen, sources, console, named=bool(options.names))
     except DataError as error:
-        console.print(
-            f"[red]{type(error).__name__}[/]: {escape(str(error))}", highlight=False, soft_wrap=True
-        )
-        return 1
+        console.print(escape(str(error)), style="red", highlight=False, soft_wrap=True)
+        return 2
     except KeyboardInterrupt:
         console.print("Stopped. Downloaded data is kept: run the same command to resume.")
         return 130

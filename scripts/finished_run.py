@@ -47,6 +47,8 @@ def built(folder: Path) -> tuple[Scheme, DeviceData]:
         UserError: the folder lacks files of a finished run; its checkpoint cannot be read, or is of another
             scheme.
     """
+    if folder.is_file():
+        raise UserError(f"{folder} is a file. Give the folder of a finished run, such as runs/<id>.")
     missing = [name for name in NEEDED if not (folder / name).is_file()]
     if missing:
         raise UserError(

@@ -17,6 +17,8 @@ import pytest
 import torch
 from jaxtyping import install_import_hook
 
+import shape_checks
+
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # counts only before anything imports triton
 
@@ -43,8 +45,9 @@ def root() -> Path:
 
 @pytest.fixture(autouse=True)
 def seeded() -> None:
-    """What a test draws does not depend on the tests before it."""
+    """What a test draws and checks does not depend on the tests before it."""
     torch.manual_seed(0)
+    shape_checks.begin()
 
 
 @pytest.fixture(autouse=True)

@@ -218,9 +218,9 @@ def test_errors_name_the_shape_the_place_and_the_way_out() -> None:
         p.score(torch.zeros(2, 4))
     with pytest.raises(ValueError, match=r"matrix of \(2, 2\), and the potentials have 3 tags"):
         Constraints(torch.ones(2, 2).bool()).on(p)
-    with pytest.raises(ValueError, match="0 answers are requested"):
+    with pytest.raises(ValueError, match="0 answers are requested; take a whole number from 1"):
         chain.k_best(p, 0)
-    with pytest.raises(ValueError, match="0 answers are requested"):
+    with pytest.raises(ValueError, match="0 answers are requested; take a whole number from 1"):
         chain.sample(p, 0)
 
 

@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from jaxtyping import config
 from torch import Tensor, nn
 
 import chain_oracle
 from energies.potentials import ChainPotentials
+from inference import chain
 from inference.chain import CRF
 
 B, T, S = 3, 4, 3
@@ -105,6 +107,17 @@ def test_a_network_and_the_layer_learn_what_follows_what() -> None:
         losses.append(loss.item())
     assert losses[-1] < 0.05 * losses[0]
     assert torch.equal(crf.decode(net(x)), tags)
+
+
+def test_wrong_types_are_named() -> None:
+    config.update("jaxtyping_disable", True)  # which would name them too, in the tests alone
+    with pytest.raises(ValueError, match=r"num_tags is 2\.5: a chain needs a whole number of tags"):
+        CRF(2.5)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"1\.5 answers are requested; take a whole number"):
+        chain.k_best(ChainPotentials(torch.zeros(1, 2, 3), torch.zeros(3, 3)), 1.5)  # type: ignore[arg-type]
+    crf, emissions, tags, mask = example(False, RAGGED)
+    with pytest.raises(TypeError, match="emissions are a ndarray: give a tensor"):
+        crf(emissions.detach().numpy(), tags, mask)
 
 
 def test_mistakes_are_named() -> None:

@@ -7,13 +7,17 @@ import torch
 from torch import Tensor
 
 import toy_world
-from datamodules.errors import DataMismatch
+from datamodules.batches import Batch
+from datamodules.errors import DataError, DataMismatch
 from datamodules.mlc import MultiLabelData
-from energies.base import Energy
+from energies.base import Energy, MaskedEnergy
 from experiments import store
+from experiments.errors import UserError
 from experiments.run.cli import by_hand_folder, sentence
 from inference.chain.crf import CRF
+from lightning_modules.cross_entropy import CrossEntropy
 from scripts import options, train
+from scripts.finished_run import built
 from toy_world import World
 
 world = toy_world.world  # the fixture
@@ -204,6 +208,13 @@ def test_a_file_that_does_not_tell_its_sizes_asks_for_them(tmp_path: Path) -> No
         MultiLabelData(train=str(file))
 
 
+def test_a_file_and_a_folder_in_each_others_place_are_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"\(--data\.train\) is a folder\. Give the file in it\."):
+        MultiLabelData(train=str(tmp_path), num_features=2, num_labels=2).setup()
+    with pytest.raises(UserError, match=r"README\.md is a file\. Give the folder of a finished run"):
+        built(ROOT / "README.md")
+
+
 class Summed(Energy):
     """An energy whose author summed over the batch too."""
 
@@ -216,6 +227,61 @@ class Rounded(Energy):
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         return y.round().sum(-1).float()
+
+
+class Idle(CrossEntropy):
+    """A scheme that leaves its steps to Lightning."""
+
+    def training_step(self, batch: Batch, index: int) -> Tensor:  # type: ignore[override]
+        return self.task_loss(batch)
+
+
+class Elsewhere(CrossEntropy):
+    """A scheme that misspells its part."""
+
+    def training_step(self, batch: Batch, index: int) -> None:
+        self.move("tsk", batch)
+
+
+class ByRow(CrossEntropy):
+    """A scheme whose author forgot the mean."""
+
+    def task_loss(self, batch: Batch) -> Tensor:
+        return self.space.supervise(self.task_net(batch.inputs), batch.y)
+
+
+class Partial(MaskedEnergy):
+    """An energy of answers with positions whose author wrote forward, as for answers without."""
+
+    def forward(self, x: Tensor, y: Tensor, mask: Tensor | None = None) -> Tensor:
+        return y.sum((-2, -1))
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("Idle", "no part of Idle has moved in an epoch: training_step calls self.move(name, batch)"),
+        ("Elsewhere", "Elsewhere moves 'tsk', and parts() names task."),
+        ("ByRow", "ByRow.task_loss has shape (32,): it has to be one number, as a mean is."),
+    ],
+)
+def test_a_scheme_that_cannot_train_is_named(
+    root: None, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, message: str
+) -> None:
+    text = Path("conf/scheme/cross_entropy.yaml").read_text()
+    own = tmp_path / "own.yaml"
+    own.write_text(text.replace("lightning_modules.cross_entropy.CrossEntropy", f"{__name__}.{name}"))
+    files = ["--config=conf/data/generated.yaml", f"--config={own}"]
+    assert train.main([*files, "--trainer.max_epochs=2", f"--run_dir={tmp_path}/run"]) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_method_that_an_energy_lacks_is_named(root: None, capsys: pytest.CaptureFixture[str]) -> None:
+    files = ("data/generated", "scheme/implicit", "objective/cd")
+    options = [f"--config=conf/{file}.yaml" for file in files]
+    assert train.main([*options, f"--model.energy.joint={__name__}.Partial"]) == 2
+    message = " ".join(capsys.readouterr().err.split())
+    assert message == f"{__name__}.Partial (at model.energy.joint) is not complete: write its method given."
 
 
 class Detached(Energy):

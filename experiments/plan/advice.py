@@ -54,6 +54,8 @@ def advise(parser: Parser, message: str, files: list[str]) -> str:
         return f"Wrong value {found[2].strip()!r}{_place(message)}: expected {kind}."
     if found := re.search(r"Import path ([\w.]+) does not correspond to a subclass of (\w+)", message):
         return f"Wrong class {found[1]}{_place(message)}: it is no {found[2]}.{FITTING.get(found[2], '')}"
+    if found := re.search(r"Expected an instantiatable class, but ([\w.]+) is abstract", message):
+        return f"{found[1]}{_place(message)} is not complete: write its {_abstract(found[1])}."
     if wrong := _wrong_value(message):
         return wrong
     if found := re.search(r"(?:resolving interpolation|Interpolation key).*\n\s*full_key: ([\w.]+)", message):
@@ -197,6 +199,12 @@ def _keys(parser: Parser) -> list[str]:
 
 def _options(parser: Parser) -> list[str]:
     return [o for a in parser._actions for o in a.option_strings]
+
+
+def _abstract(class_path: str) -> str:
+    module, _, name = class_path.rpartition(".")
+    methods = sorted(getattr(importlib.import_module(module), name).__abstractmethods__)
+    return f"{'method' if len(methods) == 1 else 'methods'} {', '.join(methods)}"
 
 
 def _arguments(class_path: str) -> list[str]:

@@ -122,7 +122,7 @@ def _dead_end(row: int, p: ChainPotentials) -> str:
 
 def _explain_gold(row: int, p: ChainPotentials, tags: Tensor) -> str:
     """The error message for a loss that is not finite although log Z is."""
-    for score, name in _gold_scores(row, p, tags):
+    for score, name in _gold_scores(row, detached(p), tags):
         if score == FORBIDDEN:
             return (
                 f"the gold tags of example {row} are forbidden: the {name} is -inf. Correct these tags, or "

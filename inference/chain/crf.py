@@ -31,8 +31,8 @@ class CRF(nn.Module):
 
     def __init__(self, num_tags: int, batch_first: bool = False) -> None:
         super().__init__()
-        if num_tags < 1:
-            raise ValueError(f"num_tags is {num_tags}: a chain needs one tag or more.")
+        if not isinstance(num_tags, int) or num_tags < 1:
+            raise ValueError(f"num_tags is {num_tags}: a chain needs a whole number of tags, one or more.")
         self.num_tags, self.batch_first = num_tags, batch_first
         self.start_transitions = nn.Parameter(torch.empty(num_tags).uniform_(-0.1, 0.1))
         self.end_transitions = nn.Parameter(torch.empty(num_tags).uniform_(-0.1, 0.1))
@@ -82,6 +82,8 @@ class CRF(nn.Module):
 
     def potentials(self, emissions: Float[Tensor, "..."], mask: Tensor | None = None) -> ChainPotentials:
         """The argument of every function of `inference.chain`, with examples first."""
+        if not isinstance(emissions, Tensor):
+            raise TypeError(f"emissions are a {type(emissions).__name__}: give a tensor, as torch.as_tensor.")
         if emissions.dim() != 3 or emissions.shape[2] != self.num_tags:
             raise ValueError(
                 f"emissions have shape {tuple(emissions.shape)}; they need three dimensions, the last one of "

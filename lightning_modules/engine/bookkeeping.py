@@ -2,7 +2,7 @@
 
 import math
 import time
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from typing import Any
 
 import pytorch_lightning as pl
@@ -22,7 +22,7 @@ class Diverged(ValueError):
     """A loss is no longer a finite number."""
 
 
-class Bookkeeping(pl.LightningModule):
+class Bookkeeping(pl.LightningModule, ABC):
     """Keeps the `steps` of each part, training `curves` and `findings` about the weights, for the record.
 
     Random numbers depend on (seed, rank, stream, step) alone. So a resumed run equals an uninterrupted one

@@ -9,7 +9,7 @@ from energies.spaces import LabelSets
 from networks.layers import at_rest, batch_norms
 
 
-@torch.no_grad()
+@torch.enable_grad()
 def check_energies(scheme: nn.Module, batch: Batch) -> None:
     """Try each energy, the terms of a sum too, on the true answers of a batch: one for each input, and two.
 
@@ -30,21 +30,20 @@ def check_energies(scheme: nn.Module, batch: Batch) -> None:
                 answers = tuple(y.shape)
                 wanted = answers[: y.dim() - batch.y.dim() + 1]
                 try:
-                    found = tuple(given(y).shape)
+                    value = given(y)
                 except RuntimeError as error:
                     kind = " and type bool" if y.dtype == torch.bool else ""
                     raise ValueError(
                         f"the energy {name} cannot be computed for answers of shape {answers}{kind}: {error}"
                     ) from error
-                if found != wanted:
+                if (found := tuple(value.shape)) != wanted:
                     raise ValueError(
                         f"the energy {name} has shape {found} for answers of shape {answers}: it has to be "
                         f"{wanted}, a number for each answer. Sum over the last dimensions alone."
                     )
-            learns = any(parameter.requires_grad for parameter in energy.parameters())
-            with torch.enable_grad():
-                if learns and not energy.over(batch.mask).given(batch.inputs)(batch.y).requires_grad:
-                    raise ValueError(
-                        f"the energy {name} has parameters, and its value has no gradient in them: it cannot "
-                        "learn. Compute it without detach, no_grad and NumPy."
-                    )
+        learns = any(parameter.requires_grad for parameter in energy.parameters())
+        if learns and not value.requires_grad:
+            raise ValueError(
+                f"the energy {name} has parameters, and its value has no gradient in them: it cannot learn. "
+                "Compute it without detach, no_grad and NumPy."
+            )
