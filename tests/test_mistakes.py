@@ -1,5 +1,6 @@
 """Mistakes of a user on the command line: one sentence that names the option or file, and nothing lost."""
 
+import warnings
 from pathlib import Path
 
 import pytest
@@ -206,6 +207,19 @@ def test_a_file_that_does_not_tell_its_sizes_asks_for_them(tmp_path: Path) -> No
     file.write_text("0 1:1\n")
     with pytest.raises(DataMismatch, match=r"Give both: --data\.num_features and --data\.num_labels"):
         MultiLabelData(train=str(file))
+
+
+def test_a_part_that_was_trained_on_other_data_is_named(root: None, tmp_path: Path) -> None:
+    yeast = ["--config=conf/data/yeast.yaml", "--config=conf/scheme/finished.yaml"]
+    if reason := MultiLabelData(name="yeast", num_features=103, num_labels=14).missing():
+        pytest.skip(reason)
+    assert train.main([*QUICK, "--trainer.max_epochs=1", f"--run_dir={tmp_path}/a"]) == 0
+    lent = f"--model.task_net.init_args.checkpoint={tmp_path}/a/checkpoints/best.ckpt"
+    with pytest.warns(UserWarning, match=r"best\.ckpt was trained on other data \(generated data\)"):
+        assert train.main([*yeast, lent, f"--run_dir={tmp_path}/b"]) == 0
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", ".*other data.*")
+        assert train.main([QUICK[0], yeast[1], lent, f"--run_dir={tmp_path}/c"]) == 0
 
 
 def test_a_file_and_a_folder_in_each_others_place_are_named(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from experiments.plan.layers import BASE, file_and_row, split
 from experiments.plan.parser import Args, ConfigCLI
 from experiments.run import slurm
 from experiments.run.epochs import EpochLog, InPlace
+from experiments.run.lent import SameData
 from experiments.run.settings import check
 from experiments.tracking import agent
 
@@ -46,7 +47,7 @@ class TrainCLI(ConfigCLI):
         trainer = super().instantiate_trainer(**kwargs | {"default_root_dir": folder})
         trainer.strategy.checkpoint_io = InPlace()
         self.log = EpochLog(Path(folder))
-        trainer.callbacks.append(self.log)  # type: ignore[attr-defined]  # Lightning sets it elsewhere
+        trainer.callbacks += [SameData(self.resolved()), self.log]  # type: ignore[attr-defined]  # Lightning's
         return trainer
 
     def instantiate_classes(self) -> None:
