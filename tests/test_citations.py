@@ -126,7 +126,7 @@ def test_vectors_of_another_size_are_refused() -> None:
 @pytest.mark.parametrize("row", ROWS)
 def test_each_row_trains_on_the_citations_and_counts_its_violations(row: str, tmp_path: Path) -> None:
     given = [*configs(*TABLE.layers(row, "c10")), *QUICK, "--trainer.limit_test_batches=1"]
-    warm = ["--model.warm_up=0"] if row in ("self_training", "pr", "cd") else []
+    warm = ["--model.warm_up=0"] if row in ("self_training", "pseudo", "cd") else []
     cli = TrainCLI([*given, *warm, f"--data.vectors={vectors()}"], run_dir=str(tmp_path))
     cli.trainer.fit(cli.model, cli.datamodule)
     cli.trainer.test(cli.model, cli.datamodule, verbose=False)
@@ -136,7 +136,7 @@ def test_each_row_trains_on_the_citations_and_counts_its_violations(row: str, tm
     assert torch.isfinite(scores["test/rule_energy"])
 
 
-@pytest.mark.parametrize("row", ["pr", "cd"])
+@pytest.mark.parametrize("row", ["pseudo", "cd"])
 def test_what_stands_in_place_of_hidden_answers_changes_no_weight(row: str, tmp_path: Path) -> None:
     given = [*configs(*TABLE.layers(row, "c10")), *QUICK, "--model.warm_up=0", f"--data.vectors={vectors()}"]
     weights = []
@@ -151,7 +151,7 @@ def test_what_stands_in_place_of_hidden_answers_changes_no_weight(row: str, tmp_
     assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
 
 
-@pytest.mark.parametrize("row", ["self_training", "pr", "cd"])
+@pytest.mark.parametrize("row", ["self_training", "pseudo", "cd"])
 def test_no_epoch_of_the_warm_up_is_judged(row: str, tmp_path: Path) -> None:
     """Nothing rises by 1, so the stop rule ends training with the second epoch that it judges."""
     rule = ["--stop.patience=1", "--stop.min_delta=1.0", "--trainer.max_epochs=7", "--model.warm_up=3"]

@@ -188,5 +188,5 @@ def _needs_gradient(p: ChainPotentials) -> bool:
 
 
 def _check_count(wanted: int) -> None:
-    if not isinstance(wanted, int) or wanted < 1:
+    if isinstance(wanted, float) or wanted < 1:
         raise ValueError(f"{wanted} answers are requested; take a whole number from 1.")

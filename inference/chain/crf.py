@@ -31,7 +31,7 @@ class CRF(nn.Module):
 
     def __init__(self, num_tags: int, batch_first: bool = False) -> None:
         super().__init__()
-        if not isinstance(num_tags, int) or num_tags < 1:
+        if isinstance(num_tags, float) or num_tags < 1:
             raise ValueError(f"num_tags is {num_tags}: a chain needs a whole number of tags, one or more.")
         self.num_tags, self.batch_first = num_tags, batch_first
         self.start_transitions = nn.Parameter(torch.empty(num_tags).uniform_(-0.1, 0.1))
