@@ -20,8 +20,8 @@ class SameData(Callback):
         """Compare checksums of files; runs on generated data have none."""
         here = getattr(getattr(trainer, "datamodule", None), "checksums", {})
         for checkpoint in self.checkpoints:
-            there = (store.read_json(checkpoint.parent.parent / "record.json") or {}).get("data", here)
-            if here != there and not here.items() & there.items():
+            there = (store.read_json(checkpoint.parent.parent / "record.json") or {}).get("data")
+            if there is not None and here != there and not here.items() & there.items():
                 files = ", ".join(there) or "generated data"
                 rank_zero_warn(
                     f"{checkpoint} was trained on other data ({files}): what it takes for a label may be "
