@@ -83,7 +83,7 @@ def main(arguments: list[str] | None = None) -> int:
             errors.print(f"Stopped before an epoch was saved. To begin again, add:  --run_dir {stopped}")
         return 0 if agent.trial() else 130  # an agent would take a trial it stops early for a failed one
     except KeyboardInterrupt:
-        errors.print("Stopped before training began.")
+        errors.print("Stopped before training. The same command starts the run, or resumes it.")
         return 130
     show(record, folder, console)
     return 0

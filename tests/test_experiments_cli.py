@@ -279,7 +279,8 @@ def test_ctrl_c_while_a_run_is_built_is_one_message(
     setattr(half, *("train", stop) if called else ("__getattr__", stop))
     monkeypatch.setitem(sys.modules, "experiments.run.by_hand", half)
     assert scripts.train.main(LAYERS) == 130
-    assert "Stopped before training began" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert said == "Stopped before training. The same command starts the run, or resumes it.\n"
 
 
 @pytest.mark.parametrize("name", ["wandb", "tensorboard"])

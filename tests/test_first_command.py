@@ -46,6 +46,12 @@ def make(folder: Path, target: str, *variables: str) -> str:
     return done.stdout
 
 
+def test_bytecode_is_kept_whatever_the_environment_says(clone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    asked = f'{sys.executable} -c "import sys; print(sys.flags.dont_write_bytecode)"'
+    assert make(clone, "table", "TABLE=quickstart", f"RUN={asked}").split() == ["0"]
+
+
 def test_the_first_command_trains_in_a_fresh_clone(clone: Path) -> None:
     places = (Sources().folder, Sources().mirror)
     column = "yeast" if any(place and (place / "yeast").is_dir() for place in places) else "generated"

@@ -2,6 +2,7 @@
 
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from energies.base import Energy, MaskedEnergy
 from experiments import store
 from experiments.errors import UserError
 from experiments.run.cli import by_hand_folder, sentence
+from experiments.run.lent import SameData
 from inference.chain.crf import CRF
 from lightning_modules.cross_entropy import CrossEntropy
 from scripts import options, train
@@ -220,6 +222,9 @@ def test_a_part_that_was_trained_on_other_data_is_named(root: None, tmp_path: Pa
     with warnings.catch_warnings():
         warnings.filterwarnings("error", ".*other data.*")
         assert train.main([QUICK[0], yeast[1], lent, f"--run_dir={tmp_path}/c"]) == 0
+        (tmp_path / "a" / "record.json").write_text("{}")  # an old record has no checksums
+        lender = SameData({"checkpoint": lent.partition("=")[2]})
+        lender.on_fit_start(SimpleNamespace(datamodule=SimpleNamespace(checksums={"a": "1"})), None)
 
 
 def test_a_file_and_a_folder_in_each_others_place_are_named(tmp_path: Path) -> None:
@@ -309,6 +314,21 @@ class Detached(Energy):
         return (y * self.weight.detach()).sum(-1)
 
 
+class Mixed(Energy):
+    """An energy of the softmax over examples, not over labels."""
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return y.float().softmax(-2)[..., 0]
+
+
+class Shared(Energy):
+    """An energy of an answer less the mean of all answers to its example."""
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        total = y.float().sum(-1)
+        return total - total.mean(0) if y.dim() > 2 else total
+
+
 class Misfit(Energy):
     """An energy for five labels."""
 
@@ -320,6 +340,8 @@ class Misfit(Energy):
     ("name", "message"),
     [
         ("Summed", "the energy Summed has shape () for answers of shape (32, 14): it has to be (32,)"),
+        ("Mixed", "the energy Mixed of an answer depends on other answers in its batch: sum, average and"),
+        ("Shared", "the energy Shared of an answer depends on other answers in its batch: sum, average and"),
         ("Misfit", "the energy Misfit cannot be computed for answers of shape (32, 14): "),
         ("Rounded", "the energy Rounded cannot be computed for answers of shape (2, 32, 14) and type bool: "),
         ("Detached", "the energy Detached has parameters, and its value has no gradient in them: it cannot"),

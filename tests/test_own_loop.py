@@ -1,6 +1,7 @@
 """The code of docs/own_loop.md runs, and every method that it names trains there."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -79,9 +80,9 @@ def test_each_method_lowers_its_loss_on_a_batch(loss_net: dict[str, Any], object
     assert losses[-1] < losses[0]
 
 
-def step(loss: Any, optimizer: torch.optim.Optimizer) -> float:
+def step(loss: Callable[[], Tensor], optimizer: torch.optim.Optimizer) -> float:
     optimizer.zero_grad()
-    value: Tensor = loss()
+    value = loss()
     value.backward()
     optimizer.step()
     return value.item()

@@ -1,10 +1,10 @@
-"""Whether each energy of a scheme gives one number for each answer, and can learn."""
+"""Whether each energy of a scheme gives one number for each answer, of that answer alone, and can learn."""
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from datamodules.batches import Batch
-from energies.base import Energy
+from energies.base import ConditionedEnergy, Energy
 from energies.spaces import LabelSets
 from networks.layers import at_rest, batch_norms
 
@@ -18,7 +18,8 @@ def check_energies(scheme: nn.Module, batch: Batch) -> None:
 
     Raises:
         ValueError: an energy cannot be computed, its shape is not that of the answers' leading dimensions, or
-            it has parameters to learn and no gradient in any.
+            it has parameters to learn and no gradient in any, or the energy of an answer depends on another
+            answer.
     """
     two = torch.stack([batch.y, batch.y])
     trials = (batch.y, two, two.bool()) if isinstance(scheme.space, LabelSets) else (batch.y, two)
@@ -41,9 +42,25 @@ def check_energies(scheme: nn.Module, batch: Batch) -> None:
                         f"the energy {name} has shape {found} for answers of shape {answers}: it has to be "
                         f"{wanted}, a number for each answer. Sum over the last dimensions alone."
                     )
+            answers_alone(name, given, two)
         learns = any(parameter.requires_grad for parameter in energy.parameters())
         if learns and not value.requires_grad:
             raise ValueError(
                 f"the energy {name} has parameters, and its value has no gradient in them: it cannot learn. "
                 "Compute it without detach, no_grad and NumPy."
             )
+
+
+def answers_alone(name: str, given: ConditionedEnergy, y: Tensor) -> None:
+    """Raise ValueError if the energy of the first answer to the first example has a gradient in others."""
+    y = y.clone().requires_grad_()
+    with torch.backends.cudnn.flags(enabled=False):  # its LSTM has no backward pass in evaluation mode
+        value = given(y)
+        if not value.requires_grad:
+            return
+        (gradient,) = torch.autograd.grad(value[0, 0], y, allow_unused=True)
+    if gradient is not None and gradient.nan_to_num().flatten(0, 1)[1:].any():
+        raise ValueError(
+            f"the energy {name} of an answer depends on other answers in its batch: sum, average and "
+            "normalise over the dimensions of an answer alone."
+        )
