@@ -109,7 +109,8 @@ def regression(guess_energy: GuessRows, quality: GuessRows) -> GuessRows:
 class Regression(Objective):
     """sigmoid(-E) predicts the quality of each guess.   [SEAL eq. 7; DVN]
 
-    The released code sums over the batch; that matters only where gradients are clipped.
+    The released code sums over the batch; that matters only where gradients are clipped. A quality depends on
+    the guess: in implicit training, where guesses carry gradients, its gradient is part of the total one.
     """
 
     @property

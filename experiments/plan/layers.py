@@ -24,6 +24,7 @@ OWN = ("model", "data", "trainer", "seed_everything", "run_dir", "ckpt_path")  #
 OF_OBJECT = ("class_path", "init_args", "dict_kwargs")  # keys of an object
 CONF = Path("conf")
 BASE = CONF / "trainer/default.yaml"  # the layer below every other file
+SINGLE = ("data", "scheme", "objective")  # folders of conf of which a run has one file
 TAKERS = ("scheme", "objective", "data/kinds")  # folders of conf whose files refer to parts
 Read = tuple[str, list[tuple[str, dict[str, Tree]]]]  # a name, and its layers with their files
 REFERENCE = re.compile(r"\$\{(\w+)((?:\.\w+)*)\}")
@@ -56,9 +57,11 @@ def layered(arguments: list[str], base: Path | None = BASE) -> Layered:
     """Merge the files of a command line, the first lowest; options of parts override all files.
 
     Raises:
-        ConfigError: no such file or row, not YAML, a part is missing, or a file or option has no effect.
+        ConfigError: no such file or row, not YAML, a part is missing, two files of one kind, or a file or
+            option has no effect.
     """
     given, options = split(arguments)
+    _refuse_two(given)
     below = [str(base)] if base is not None and base.exists() else []
     read = [(name, list(_read(name))) for name in (*below, *given)]
     tree = _merged(layer for _, layers in read for _, layer in layers)
@@ -292,6 +295,17 @@ def _referred(files: list[str]) -> set[str]:
     """All parts, and values in them, that these files and those of conf refer to."""
     others = [path for folder in TAKERS for path in _files(folder)]
     return {part for name in dict.fromkeys([*files, *others]) for part in _references(name)}
+
+
+def _refuse_two(given: list[str]) -> None:
+    """Raise an error for two files of a kind: the settings of both would be mixed."""
+    for folder in (CONF / name for name in SINGLE):
+        here = {name for name in given if Path(name).parent.resolve() == folder.resolve()}
+        if len(here) > 1:
+            raise ConfigError(
+                f"A run takes one file of {folder}/, and these are {len(here)}: {_listed(here)}. To change one, "
+                "give options, or a file of your own whose key `over` names it."
+            )
 
 
 def _refuse_missing(found: Layered, given: list[str], has_data: bool) -> None:
