@@ -210,8 +210,16 @@ class TagSequences(AnswerSpace):
 
     @property
     def real(self) -> Tensor:
-        """The mask (B, T); a space must be bound to a batch before it is used."""
-        assert self.mask is not None, "call over(mask) first"
+        """The mask (B, T).
+
+        Raises:
+            ValueError: the space is not bound to a batch.
+        """
+        if self.mask is None:
+            raise ValueError(
+                "TagSequences has no mask: bind it to a batch, space.over(mask), with a mask of ones where "
+                "all positions are real."
+            )
         return self.mask
 
     def relax(self, logits: Tensor) -> Tensor:

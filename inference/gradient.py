@@ -65,7 +65,10 @@ class FromNet(Start):
 
     def __call__(self, space: AnswerSpace, like: Tensor, logits: Tensor | None) -> Tensor:
         if logits is None:
-            raise ValueError("the search starts from a net's prediction, but the scheme has no `guesser`.")
+            raise ValueError(
+                "the search starts from a net's prediction, and there are no logits: give the scheme a "
+                "`guesser`, or the search `logits`."
+            )
         return space.relax(logits).to(like.dtype).unsqueeze(0)
 
 
@@ -181,7 +184,7 @@ Search = GradientInference | Inference
 
 
 class _Lowest:
-    """The best point a search has seen so far, for each start and example."""
+    """The best point a search has seen so far, for each start and example; NaN is worse than any number."""
 
     def __init__(self) -> None:
         self.y: Tensor | None = None
@@ -190,7 +193,7 @@ class _Lowest:
     def see(self, value: Tensor, y: Tensor) -> None:
         """Keep the points that are lower than the best so far."""
         if self.y is None or self.value is None:
-            self.y, self.value = y, value
+            self.y, self.value = y, torch.where(value.isnan(), torch.inf, value)
         else:
             better = value < self.value
             self.value = torch.where(better, value, self.value)

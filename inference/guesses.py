@@ -46,7 +46,8 @@ class GuessContext:
         """
         if self.logits is None:
             raise ValueError(
-                "these guesses come from a task-net, but the scheme has none: give it a `guesser`."
+                "these guesses come from the logits of a task-net, and there are none: give the scheme a "
+                "`guesser`, or the GuessContext `logits`."
             )
         return self.logits
 

@@ -14,11 +14,11 @@ from torchmetrics import Metric
 
 from datamodules.batches import Batch
 from energies.base import Energy
+from energies.check import check_energy, energies_in
 from energies.spaces import AnswerSpace
 from inference.teachers import Lesson, Teacher
 from lightning_modules.engine.best import forget_best
 from lightning_modules.engine.bookkeeping import Bookkeeping
-from lightning_modules.engine.energy_check import check_energies
 from lightning_modules.engine.processes import share_gradients, share_statistics, unshared
 from lightning_modules.engine.steps import are_plain, plain_step
 from networks.layers import at_rest, batch_norms
@@ -130,7 +130,8 @@ class Scheme(Bookkeeping):
                 f"{type(self).__name__} moves {name!r}, and parts() names {', '.join(self.part) or 'none'}."
             )
         if not self.energies_are_tried:
-            check_energies(self, batch)
+            for energy in energies_in(self):
+                check_energy(energy, self.space, batch.inputs, batch.y, batch.mask)
             self.energies_are_tried = True
         part = self.part[name]
         for p in part.rest:
@@ -157,8 +158,10 @@ class Scheme(Bookkeeping):
         """
         assert part.loss is not None
         loss = part.loss(batch)
+        where = getattr(part.loss, "__qualname__", "the loss of a part")
+        if not loss.requires_grad:
+            raise ValueError(f"{where} has no gradient: compute it of what the part learns, without detach.")
         if loss.dim():
-            where = getattr(part.loss, "__qualname__", "the loss of a part")
             raise ValueError(f"{where} has shape {tuple(loss.shape)}: it has to be one number, as a mean is.")
         if self.steps_are_plain:
             loss.backward(inputs=part.learned)

@@ -192,7 +192,8 @@ class NCERanking(Ranked):
     def rows(self, energy: EnergyFn, space: Answers, x: Inputs, y: Tensor, guesses: Guesses) -> Tensor:
         if guesses.logits is None:
             raise ValueError(
-                "NCERanking needs samples of a known distribution: --model.guess inference.guesses.Sampled"
+                "NCERanking needs samples of a known distribution, with its logits: take the guess "
+                "inference.guesses.Sampled (--model.guess)."
             )
         answers = space.put_first(y, guesses.y)
         score = -energy(x, answers) - space.log_prob(guesses.logits.detach(), answers)

@@ -7,7 +7,17 @@ import torch
 from torch import Tensor, nn
 
 from bilevel_toys import DOUBLE, apart, flat, mlc
-from inference.bilevel import Bilevel, ConjugateGradient, Exact, ExactSolve, GaussNewton, hypergradient
+from inference.bilevel import (
+    Bilevel,
+    ConjugateGradient,
+    Dual,
+    Exact,
+    ExactSolve,
+    GaussNewton,
+    Neumann,
+    Products,
+    hypergradient,
+)
 from networks.mlp import LabelMLP
 
 NETS: dict[str, Callable[[], nn.Module]] = {
@@ -93,3 +103,44 @@ def test_a_loss_whose_gradient_is_constant_has_no_curvature() -> None:
     problem = Bilevel(labels.net, labels.x, lambda logits: logits.sum(), labels.outer, labels.phi)
     here = GaussNewton().at(problem)
     assert flat(here.product(here.v)).norm() == 0 and flat(here.cross(here.v)).norm() == 0
+
+
+@pytest.mark.parametrize("products", [GaussNewton(), Dual()])
+@pytest.mark.parametrize("loss", ["inner", "outer"])
+def test_a_loss_that_knows_the_weights_otherwise_than_by_logits_is_refused(
+    products: Products, loss: str
+) -> None:
+    torch.manual_seed(0)
+    net, phi = nn.Sequential(nn.Linear(20, 30), nn.Tanh(), nn.Linear(30, 1)), nn.Parameter(torch.zeros(()))
+    x, y = torch.randn(4, 20), torch.randn(4, 1)
+
+    def plain(logits: Tensor) -> Tensor:
+        return (logits - y).square().mean() * phi.exp()
+
+    def penalised(logits: Tensor) -> Tensor:
+        return plain(logits) + phi.exp() * sum(p.square().sum() for p in net.parameters())
+
+    losses = {"inner": plain, "outer": plain, loss: penalised}
+    problem = Bilevel(net, x, losses["inner"], losses["outer"], [phi])
+    if loss == "outer" and isinstance(
+        products, GaussNewton
+    ):  # which reads the outer loss with the net's graph
+        products.at(problem)
+        return
+    with pytest.raises(ValueError, match=r"by its logits alone.* Take inference.bilevel.Exact"):
+        products.at(problem)
+
+
+def test_phi_may_be_what_a_module_gives_and_not_one_tensor() -> None:
+    net, energy = nn.Linear(3, 2), nn.Linear(2, 1)
+    x = torch.randn(4, 3)
+
+    def loss(logits: Tensor) -> Tensor:
+        return energy(logits.tanh()).square().mean() + logits.square().mean()
+
+    found = hypergradient(Bilevel(net, x, loss, loss, energy.parameters()), Neumann(3), Exact(), divisor=10.0)
+    assert [g.shape for g in found.gradient] == [p.shape for p in energy.parameters()]
+    one = object.__new__(Bilevel)  # the shape checks of the tests would refuse it first
+    object.__setattr__(one, "phi", energy.weight)
+    with pytest.raises(ValueError, match=r"phi is one tensor: give a list of parameters, \[phi\]"):
+        one.__post_init__()

@@ -286,7 +286,7 @@ def test_squashed_guesses_stay_between_one_half_and_its_sigmoid() -> None:
 
 
 def test_guesses_without_a_net_say_what_is_missing() -> None:
-    with pytest.raises(ValueError, match="give it a `guesser`"):
+    with pytest.raises(ValueError, match="give the scheme a `guesser`"):
         Sampled(3)(spen_case())
     with pytest.raises(ValueError, match="guesser"):
         Minimum(GradientInference(FromNet()))(spen_case())
@@ -310,3 +310,14 @@ def test_an_energy_in_half_precision_is_searched_in_the_type_of_the_answers(sear
 
     found = search(value_and_gradient, LabelSets(5), like, logits)
     assert found.y.dtype == torch.float32
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_start_whose_energy_is_nan_leaves_the_others_their_result(first: bool) -> None:
+    def energy(y: Tensor) -> tuple[Tensor, Tensor]:
+        value = (y - 0.25).square().sum(-1)
+        value[0 if first else -1] = torch.nan
+        return value, 2 * (y - 0.25)
+
+    found = GradientInference(Uniform(3), steps=30)(energy, LabelSets(4), torch.zeros(5, 4))
+    assert (found.energy < 0.05).all() and ((found.y - 0.25).abs() < 0.2).all()

@@ -22,7 +22,6 @@ BASES = {
 }  # of schemes; what they keep for themselves begins with an underscore
 MAY_ASK_FOR_TYPES = {
     ("best.py", "forget_best"),  # Lightning's callbacks, of two kinds
-    ("energy_check.py", "check_energies"),  # a scheme may have energies anywhere within
     ("base.py", "_advance"),  # torch's schedules share no base, and one of them takes a score
     ("bookkeeping.py", "_plain"),  # what a file holds: dicts, lists, numbers
     ("encoder_copy.py", "encoders"),  # a part may have encoders anywhere within

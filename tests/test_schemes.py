@@ -349,7 +349,18 @@ def poisoned() -> Iterator[Data]:
 def test_a_diverged_run_says_which_part_and_what_to_do(poisoned: Data, tmp_path: Path) -> None:
     with pytest.raises(Diverged, match=r"the task loss is nan in epoch 0.*task_optimizer"):
         fit(scheme("cross_entropy", "sets"), poisoned, 2, tmp_path)
+    later = Data("sets")
+    first = next(iter(later.train_dataloader())).inputs
+    later.inputs[~torch.isin(later.inputs[:, 0], first[:, 0])] = float("nan")
     with pytest.raises(Diverged, match=r"Lower \S+energy_optimizer\S+ or \S+task_optimizer\S+, or look"):
+        fit(scheme("dynamic_regression", "sets"), later, 2, tmp_path)
+
+
+def test_an_energy_that_is_nan_before_it_learns_is_no_matter_of_rates(poisoned: Data, tmp_path: Path) -> None:
+    poisoned.inputs[:] = float("nan")
+    with pytest.raises(
+        ValueError, match=r"is NaN for true answers before anything .* Look for NaN in the inputs"
+    ):
         fit(scheme("dynamic_regression", "sets"), poisoned, 2, tmp_path)
 
 

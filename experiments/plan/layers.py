@@ -61,9 +61,9 @@ def layered(arguments: list[str], base: Path | None = BASE) -> Layered:
             option has no effect.
     """
     given, options = split(arguments)
-    _refuse_two(given)
     below = [str(base)] if base is not None and base.exists() else []
     read = [(name, list(_read(name))) for name in (*below, *given)]
+    _refuse_two(read)
     tree = _merged(layer for _, layers in read for _, layer in layers)
     found = Layered({}, [file for _, layers in read for file, _ in layers], options)
     parts = {key: value for key, value in tree.items() if key not in OWN}
@@ -297,15 +297,24 @@ def _referred(files: list[str]) -> set[str]:
     return {part for name in dict.fromkeys([*files, *others]) for part in _references(name)}
 
 
-def _refuse_two(given: list[str]) -> None:
-    """Raise an error for two files of a kind: the settings of both would be mixed."""
+def _refuse_two(given: list[Read]) -> None:
+    """Raise an error for two files of a kind that name the same object: their settings would be mixed."""
     for folder in (CONF / name for name in SINGLE):
-        here = {name for name in given if Path(name).parent.resolve() == folder.resolve()}
-        if len(here) > 1:
-            raise ConfigError(
-                f"A run takes one file of {folder}/, and these are {len(here)}: {_listed(here)}. To change one, "
-                "give options, or a file of your own whose key `over` names it."
-            )
+        named: dict[str, str] = {}  # keys of objects, and the file that names their class
+        for name, layers in given:
+            if Path(name).parent.resolve() != folder.resolve():
+                continue
+            objects = {key for _, layer in layers for key in layer if "class_path" in _keys(layer[key])}
+            for key in sorted(objects):
+                if (other := named.setdefault(key, name)) != name:
+                    raise ConfigError(
+                        f"A run takes one file of {folder}/, and {_listed((other, name))} both set {key}. To "
+                        "change one, give options, or a file of your own whose key `over` names it."
+                    )
+
+
+def _keys(tree: Tree) -> set[str]:
+    return set(tree) if isinstance(tree, dict) else set()
 
 
 def _refuse_missing(found: Layered, given: list[str], has_data: bool) -> None:

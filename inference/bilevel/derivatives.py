@@ -1,7 +1,8 @@
 """Vector-Jacobian products of retained graphs, and a check for operations without a second derivative."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -56,12 +57,30 @@ def refuse_once_differentiable(gradients: Sequence[Tensor]) -> None:
     Raises:
         ValueError: there is such a function.
     """
-    nodes = [g.grad_fn for g in gradients if g.grad_fn is not None]
+    if any(node.name() == FORGOTTEN for node in _graph(gradients)):
+        raise ValueError(_no_second_derivative("a custom autograd function"))
+
+
+def refuse_other_ways(losses: Sequence[Tensor], weights: Iterable[Tensor]) -> None:
+    """Search the graphs of losses of the logits, taken as constants, for the weights of the net.
+
+    Raises:
+        ValueError: a loss depends on the weights in another way, and products would leave that out.
+    """
+    places = {id(weight) for weight in weights}
+    if any(id(getattr(node, "variable", None)) in places for node in _graph(losses)):
+        raise ValueError(
+            "a loss depends on the weights of the net not by its logits alone, as with a penalty on weights. "
+            "Take inference.bilevel.Exact() or FiniteDifference() for products."
+        )
+
+
+def _graph(outputs: Sequence[Tensor]) -> Iterator[Any]:
+    """All nodes of the graph of some tensors, each once."""
+    nodes = [t.grad_fn for t in outputs if t.grad_fn is not None]
     seen = set(nodes)
     while nodes:
-        node = nodes.pop()
-        if node.name() == FORGOTTEN:
-            raise ValueError(_no_second_derivative("a custom autograd function"))
+        yield (node := nodes.pop())
         for before, _ in node.next_functions:
             if before is not None and before not in seen:
                 seen.add(before)

@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from inference.bilevel.derivatives import refuse_once_differentiable, vjp
+from inference.bilevel.derivatives import refuse_once_differentiable, refuse_other_ways, vjp
 from inference.bilevel.hypergradient import Bilevel, Exact, HessianProducts, Products
 from inference.linear import Vector
 from networks.layers import Dropout
@@ -51,7 +51,7 @@ class Dual(Products):
     as the net draws them.
 
     Raises, at the first use:
-        ValueError: the net is not such a stack.
+        ValueError: the net is not such a stack, or a loss depends on its weights not by the logits alone.
     """
 
     def at(self, problem: Bilevel, *, shared: bool = False) -> HessianProducts:
@@ -118,6 +118,7 @@ class _InExamples(HessianProducts):
             (self.gradient,) = vjp([inner], [inner.new_ones(())], [self.logits], create_graph=True)
             outer = problem.outer(self.logits)
         refuse_once_differentiable([self.gradient])
+        refuse_other_ways([inner, outer], problem.net.parameters())
         self.loss = outer.detach()
         of_outer, *self.explicit = vjp([outer], [outer.new_ones(())], [self.logits, *self.phi])
         with torch.no_grad():

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from inference.bilevel.derivatives import refuse_once_differentiable, vjp
+from inference.bilevel.derivatives import refuse_once_differentiable, refuse_other_ways, vjp
 from inference.bilevel.hypergradient import Bilevel, HessianProducts, Products, outer_gradients
 from inference.linear import Vector
 
@@ -20,7 +20,8 @@ class GaussNewton(Products):
     relaxed answer need not be. The cross term is that of `Exact`. Not in the paper: [Schraudolph 2002].
 
     Raises, at the first use:
-        ValueError: the net or the loss uses an operation that has no second derivative.
+        ValueError: the net or the loss uses an operation that has no second derivative, or the inner loss
+            depends on the weights of the net not by its logits alone.
     """
 
     def at(self, problem: Bilevel, *, shared: bool = False) -> HessianProducts:
@@ -46,6 +47,7 @@ class _ThroughLogits(HessianProducts):
             self.pulled = vjp([self.logits], [self.u], self.theta, create_graph=True)
             outer = problem.outer(self.logits)
         refuse_once_differentiable([self.gradient, *self.pulled])
+        refuse_other_ways([inner], self.theta)
         self.loss, self.v, self.explicit = outer_gradients(outer, self.theta, self.phi)
 
     def product(self, z: Vector) -> Vector:

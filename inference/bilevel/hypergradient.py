@@ -13,7 +13,7 @@ A vector is a list of tensors; those of theta have its shapes.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -39,13 +39,21 @@ class Bilevel:
     truth and the mask. The net runs in its current mode, with dropout in train mode; batch norm must be in
     eval mode. If losses draw random numbers, such as dropout masks of an energy, all products at a point use
     the same draws. For the outer loss `Exact` draws again, `FiniteDifference` repeats them.
+
+    Raises:
+        ValueError: phi is one tensor, not several.
     """
 
     net: nn.Module
     x: Any
     inner: Loss
     outer: Loss
-    phi: Sequence[nn.Parameter]
+    phi: Iterable[nn.Parameter]
+
+    def __post_init__(self) -> None:
+        if isinstance(self.phi, Tensor):
+            raise ValueError("phi is one tensor: give a list of parameters, [phi].")
+        object.__setattr__(self, "phi", list(self.phi))  # an iterator would be empty at its second use
 
     def check(self) -> None:
         """Check that gradients in phi exist.

@@ -1,0 +1,108 @@
+"""Whether an energy gives one number for each answer, of that answer alone, and can learn."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from energies.base import ConditionedEnergy, Energy
+from energies.spaces import AnswerSpace, LabelSets
+from networks.inputs import Inputs
+from networks.layers import at_rest, batch_norms
+
+SOME = 0.1  # in place of parameters that are all 0, where an energy may have no gradient
+
+
+@torch.enable_grad()
+def check_energy(
+    energy: Energy, space: AnswerSpace, x: Inputs, y: Tensor, mask: Tensor | None = None
+) -> None:
+    """Try an energy on the true answers y (B, ...) of a batch: one for each input, and two.
+
+    Sets of labels are bool in one of the trials, as sampled sets are. A number for the whole batch would be
+    added to every energy, and training would go on.
+
+    Raises:
+        ValueError: the answers are not of the space; the energy cannot be computed, is NaN, has another shape
+            than the answers' leading dimensions, has parameters to learn and no gradient in any, or depends
+            on other answers too.
+    """
+    for part in (space, *energy.modules()):
+        if callable(check := getattr(part, "check_answers", None)):
+            check(y)
+    if mask is not None and (mask.dtype != torch.bool or mask.shape != y.shape[: mask.dim()]):
+        raise ValueError(
+            f"the mask has type {mask.dtype} and shape {tuple(mask.shape)}: it has to be bool, True where a "
+            f"position of the answers of shape {tuple(y.shape)} is real."
+        )
+    two = torch.stack([y, y])
+    trials = (y, two, two.bool()) if isinstance(space, LabelSets) else (y, two)
+    name = type(energy).__name__
+    with at_rest(batch_norms(energy)), _none_zero(energy):
+        given = energy.over(mask).given(x)
+        for answers in trials:
+            value = _tried(name, given, answers, wanted=tuple(answers.shape[: answers.dim() - y.dim() + 1]))
+        _check_alone(name, given, two)
+    learns = any(parameter.requires_grad for parameter in energy.parameters())
+    if learns and not value.requires_grad:
+        raise ValueError(
+            f"the energy {name} has parameters, and its value has no gradient in them: it cannot learn. "
+            "Compute it without detach, no_grad and NumPy."
+        )
+
+
+def energies_in(module: nn.Module) -> list[Energy]:
+    """The energies within a module, the terms of a sum before the sum."""
+    return [inner for inner in module.modules() if isinstance(inner, Energy)][::-1]
+
+
+def _tried(name: str, given: ConditionedEnergy, y: Tensor, wanted: tuple[int, ...]) -> Tensor:
+    """The energy of answers; ValueError if it cannot be computed, has another shape or is NaN."""
+    shape = tuple(y.shape)
+    try:
+        value = given(y)
+    except RuntimeError as error:
+        kind = " and type bool" if y.dtype == torch.bool else ""
+        raise ValueError(
+            f"the energy {name} cannot be computed for answers of shape {shape}{kind}: {error}"
+        ) from error
+    if (found := tuple(value.shape)) != wanted:
+        raise ValueError(
+            f"the energy {name} has shape {found} for answers of shape {shape}: it has to be {wanted}, a "
+            "number for each answer. Sum over the last dimensions alone."
+        )
+    if value.isnan().any():
+        raise ValueError(
+            f"the energy {name} is NaN for true answers before anything has been learnt. Look for NaN in the "
+            "inputs, and in it for 0 / 0, log of numbers below 0, and differences of infinite numbers."
+        )
+    return value
+
+
+@contextmanager
+def _none_zero(energy: nn.Module) -> Iterator[None]:
+    """No parameter is all 0 within."""
+    zero = [parameter for parameter in energy.parameters() if not parameter.any()]
+    for parameter in zero:
+        nn.init.constant_(parameter, SOME)
+    try:
+        yield
+    finally:
+        for parameter in zero:
+            nn.init.zeros_(parameter)
+
+
+def _check_alone(name: str, given: ConditionedEnergy, y: Tensor) -> None:
+    """Raise ValueError if the energy of the first answer to the first example has a gradient in others."""
+    y = y.clone().requires_grad_()
+    with torch.backends.cudnn.flags(enabled=False):  # its LSTM has no backward pass in evaluation mode
+        value = given(y)
+        if not value.requires_grad:
+            return
+        (gradient,) = torch.autograd.grad(value[0, 0], y, allow_unused=True)
+    if gradient is not None and gradient.nan_to_num().flatten(0, 1)[1:].any():
+        raise ValueError(
+            f"the energy {name} of an answer depends on other answers in its batch: sum, average and "
+            "normalise over the dimensions of an answer alone."
+        )

@@ -1,0 +1,138 @@
+"""An energy that cannot be trained as it is: one sentence, by hand and in a loop of one's own."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from energies.base import Energy
+from energies.check import check_energy
+from energies.spaces import LabelSets, TagSequences
+from energies.tag_lm import TagLMEnergy
+from scripts import train
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+class Summed(Energy):
+    """An energy whose author summed over the batch too."""
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return y.sum()
+
+
+class Rounded(Energy):
+    """An energy that takes answers of type float alone."""
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return y.round().sum(-1).float()
+
+
+class Detached(Energy):
+    """An energy that its parameters cannot change."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(14))
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return (y * self.weight.detach()).sum(-1)
+
+
+class Mixed(Energy):
+    """An energy of the softmax over examples, not over labels."""
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return y.float().softmax(-2)[..., 0]
+
+
+class Shared(Energy):
+    """An energy of an answer less the mean of all answers to its example."""
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        total = y.float().sum(-1)
+        return total - total.mean(0) if y.dim() > 2 else total
+
+
+class Zero(Energy):
+    """An energy that mixes examples, though not while its parameters are 0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(14))
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        score = y.to(self.weight.dtype) @ self.weight
+        return score - score.mean()
+
+
+class Undefined(Energy):
+    """An energy that is NaN."""
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return y.sum(-1) * torch.nan
+
+
+class Misfit(Energy):
+    """An energy for five labels."""
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return (y * torch.ones(5)).sum(-1)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("Summed", "the energy Summed has shape () for answers of shape (32, 14): it has to be (32,)"),
+        ("Mixed", "the energy Mixed of an answer depends on other answers in its batch: sum, average and"),
+        ("Shared", "the energy Shared of an answer depends on other answers in its batch: sum, average and"),
+        ("Zero", "the energy Zero of an answer depends on other answers in its batch: sum, average and"),
+        (
+            "Undefined",
+            "the energy Undefined is NaN for true answers before anything has been learnt. Look for",
+        ),
+        ("Misfit", "the energy Misfit cannot be computed for answers of shape (32, 14): "),
+        ("Rounded", "the energy Rounded cannot be computed for answers of shape (2, 32, 14) and type bool: "),
+        ("Detached", "the energy Detached has parameters, and its value has no gradient in them: it cannot"),
+    ],
+)
+@pytest.mark.parametrize(
+    "layers", [("scheme/implicit", "objective/cd"), ("scheme/energy_net", "objective/dvn")]
+)
+def test_an_energy_that_cannot_be_trained_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    layers: tuple[str, ...],
+    name: str,
+    message: str,
+) -> None:
+    monkeypatch.chdir(ROOT)
+    files = [f"--config=conf/{layer}.yaml" for layer in ("data/generated", *layers)]
+    joint = f"--model.energy.joint={__name__}.{name}"
+    assert train.main([*files, joint, f"--run_dir={tmp_path}/run"]) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_an_energy_is_left_as_it_was() -> None:
+    energy = Zero()
+    with pytest.raises(ValueError, match="the energy Zero of an answer depends on other answers"):
+        check_energy(energy, LabelSets(14), torch.zeros(3, 2), torch.ones(3, 14))
+    assert not energy.weight.any() and energy.weight.grad is None
+
+
+def test_answers_and_masks_that_do_not_fit_are_named() -> None:
+    energy, space, x = TagLMEnergy(4, width=8), TagSequences(4), torch.randn(5, 7, 6)
+    y, mask = torch.nn.functional.one_hot(torch.randint(4, (5, 7)), 4).float(), torch.ones(5, 7).bool()
+    check_energy(energy, space, x, y, mask)
+    with pytest.raises(ValueError, match="num_tags is 5, and answers in the data have 4: set it to 4"):
+        check_energy(energy, TagSequences(5), x, y, mask)
+    with pytest.raises(
+        ValueError, match=r"type torch.float32 and shape \(5, 7\): it has to be bool, True where"
+    ):
+        check_energy(energy, space, x, y, mask.float())
+    with pytest.raises(ValueError, match=r"shape \(1, 7\): it has to be bool, True where"):
+        check_energy(energy, space, x, y, mask[:1])
+    with pytest.raises(ValueError, match="TagSequences has no mask: bind it to a batch"):
+        space.over(None).relax(y)
