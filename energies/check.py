@@ -28,6 +28,8 @@ def check_energy(
             than the answers' leading dimensions, has parameters to learn and no gradient in any, or depends
             on other answers too.
     """
+    if not y.is_floating_point():
+        raise ValueError(f"true answers have type {y.dtype}: give 0 and 1 as floats, y.float().")
     for part in (space, *energy.modules()):
         if callable(check := getattr(part, "check_answers", None)):
             check(y)

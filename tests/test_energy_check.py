@@ -126,6 +126,8 @@ def test_answers_and_masks_that_do_not_fit_are_named() -> None:
     energy, space, x = TagLMEnergy(4, width=8), TagSequences(4), torch.randn(5, 7, 6)
     y, mask = torch.nn.functional.one_hot(torch.randint(4, (5, 7)), 4).float(), torch.ones(5, 7).bool()
     check_energy(energy, space, x, y, mask)
+    with pytest.raises(ValueError, match=r"true answers have type torch.int64: give 0 and 1 as floats"):
+        check_energy(energy, space, x, y.long(), mask)
     with pytest.raises(ValueError, match="num_tags is 5, and answers in the data have 4: set it to 4"):
         check_energy(energy, TagSequences(5), x, y, mask)
     with pytest.raises(
