@@ -31,7 +31,7 @@ setup: $(STAMPS) $(LOOPS) ## Make .venv with the pinned dependencies, when it is
 
 test: setup ## Run the tests. Those whose data is not there are skipped and say so.
 #               [ARGS="-k inference"]
-	@OMP_NUM_THREADS=1 $(RUN) -m pytest -q -n auto --maxprocesses=4 --dist worksteal $(ARGS)
+	@OMP_NUM_THREADS=1 $(RUN) -m pytest -q -n auto --maxprocesses=4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 check: setup ## Run the linters, the type checker, the import rules, the size budget and conf/.
 	@$(RUN) -m ruff check --quiet --output-format concise .

@@ -24,6 +24,17 @@ if not torch.cuda.is_available():
 
 CHECKED = ("energies", "inference", "losses")
 ROOT = Path(__file__).resolve().parent.parent
+# Files that take a minute or more. They go first: at the end one worker would be left with them.
+LONG = (
+    "conf",
+    "adding",
+    "ddp",
+    "experiments_cli",
+    "experiments_engine",
+    "sweep_local",
+    "interruptions",
+    "text",
+)
 
 install_import_hook(CHECKED, "shape_checks.checked")
 torch.set_num_threads(1)
@@ -35,6 +46,11 @@ hypothesis.settings.load_profile("suite")
 def pytest_xdist_auto_num_workers() -> int:
     """Two more than there are processors: workers often wait for processes that their tests start."""
     return (os.cpu_count() or 1) + 2
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long files first; a worker takes whole files, so that what a file's tests share is made once."""
+    items.sort(key=lambda item: item.path.stem.removeprefix("test_") not in LONG)
 
 
 @pytest.fixture

@@ -55,7 +55,7 @@ CE, CD = ["scheme/cross_entropy"], ["scheme/implicit", "objective/cd"]
         (
             [*CD, "objective/nce"],
             None,
-            r"one file of conf/objective/, and .*cd.yaml and .*nce.yaml both set (guess|obj)",
+            r"one file of conf/objective/, and .*cd.yaml and .*nce.yaml both set guess",
         ),
         ([*CE, "objective/implicit_dvn"], None, r"has no argument 'energy_clip_norm'.*implicit_dvn"),
         (CE, "model: {init_args: {task_optimizr: 3}}", r"'task_optimizr' .*layer.yaml\. Did you mean task_o"),

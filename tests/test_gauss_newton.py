@@ -105,11 +105,13 @@ def test_a_loss_whose_gradient_is_constant_has_no_curvature() -> None:
     assert flat(here.product(here.v)).norm() == 0 and flat(here.cross(here.v)).norm() == 0
 
 
-@pytest.mark.parametrize("products", [GaussNewton(), Dual()])
-@pytest.mark.parametrize("loss", ["inner", "outer"])
+@pytest.mark.parametrize(
+    ("products", "loss"), [(GaussNewton(), "inner"), (Dual(), "inner"), (Dual(), "outer")]
+)
 def test_a_loss_that_knows_the_weights_otherwise_than_by_logits_is_refused(
     products: Products, loss: str
 ) -> None:
+    """Gauss-Newton reads the outer loss together with the net, so that one may know them."""
     torch.manual_seed(0)
     net, phi = nn.Sequential(nn.Linear(20, 30), nn.Tanh(), nn.Linear(30, 1)), nn.Parameter(torch.zeros(()))
     x, y = torch.randn(4, 20), torch.randn(4, 1)
@@ -122,11 +124,6 @@ def test_a_loss_that_knows_the_weights_otherwise_than_by_logits_is_refused(
 
     losses = {"inner": plain, "outer": plain, loss: penalised}
     problem = Bilevel(net, x, losses["inner"], losses["outer"], [phi])
-    if loss == "outer" and isinstance(
-        products, GaussNewton
-    ):  # which reads the outer loss with the net's graph
-        products.at(problem)
-        return
     with pytest.raises(ValueError, match=r"by its logits alone.* Take inference.bilevel.Exact"):
         products.at(problem)
 

@@ -48,7 +48,7 @@ def test_the_task_net_learns_from_energy_and_labels_and_a_search_lowers_the_ener
     loss_net: dict[str, Any],
 ) -> None:
     energy, x, y = loss_net["energy"], loss_net["x"], loss_net["y"]
-    answer, found = loss_net["answer"], loss_net["found"].y
+    answer, found = loss_net["answer"], loss_net["found"]
     assert answer.shape == found.shape == (512, 20)
     assert torch.nn.functional.binary_cross_entropy(answer, y) < 0.6 < 0.693  # of an answer of 0.5
     with torch.no_grad():
