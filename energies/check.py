@@ -85,14 +85,14 @@ def _tried(name: str, given: ConditionedEnergy, y: Tensor, wanted: tuple[int, ..
 @contextmanager
 def _none_zero(energy: nn.Module) -> Iterator[None]:
     """No parameter is all 0 within."""
-    zero = [parameter for parameter in energy.parameters() if not parameter.any()]
-    for parameter in zero:
-        nn.init.constant_(parameter, SOME)
+    zero = [(parameter, parameter.data) for parameter in energy.parameters() if not parameter.any()]
+    for parameter, kept in zero:
+        parameter.data = torch.full_like(kept, SOME)  # a change in place would spoil graphs made before
     try:
         yield
     finally:
-        for parameter in zero:
-            nn.init.zeros_(parameter)
+        for parameter, kept in zero:
+            parameter.data = kept
 
 
 def _check_alone(name: str, given: ConditionedEnergy, y: Tensor) -> None:

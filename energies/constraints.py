@@ -20,6 +20,9 @@ from energies.potentials import ChainPotentials
 class Constraints:
     """The tag sequences that a chain allows.
 
+    For exact inference, which obeys them. A relaxed answer with a weight on what is forbidden has an energy
+    of infinity, so a search by gradient rarely ends at an answer that is allowed.
+
     Attributes:
         allowed: (S, S), True where a tag (row) may be followed by another (column).
         starts: (S,), True where a chain may begin; anywhere by default.

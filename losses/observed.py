@@ -28,7 +28,10 @@ def zero_unobserved(
 def over_observed(
     rows: Float[Tensor, "... B"], observed: Bool[Tensor, " B"] | None
 ) -> Float[Tensor, "... B"]:
-    """Losses scaled so that the batch mean is the mean over observed examples; 0 if none is observed."""
+    """Losses scaled so that the batch mean is the mean over observed examples; 0 if none is observed.
+
+    Of several processes each counts its own: their mean weighs an example more where few are observed.
+    """
     if observed is None:
         return rows
     return torch.where(observed, rows, 0) * (len(observed) / observed.sum().clamp_min(1))

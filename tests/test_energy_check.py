@@ -8,6 +8,7 @@ from torch import Tensor
 
 from energies.base import Energy
 from energies.check import check_energy
+from energies.mlc import LocalEnergy
 from energies.spaces import LabelSets, TagSequences
 from energies.tag_lm import TagLMEnergy
 from scripts import train
@@ -120,6 +121,16 @@ def test_an_energy_is_left_as_it_was() -> None:
     with pytest.raises(ValueError, match="the energy Zero of an answer depends on other answers"):
         check_energy(energy, LabelSets(14), torch.zeros(3, 2), torch.ones(3, 14))
     assert not energy.weight.any() and energy.weight.grad is None
+
+
+def test_a_graph_made_before_survives_the_check() -> None:
+    net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 5))
+    torch.nn.init.zeros_(net[2].weight)
+    energy, x, y = LocalEnergy(net), torch.randn(2, 3), torch.ones(2, 5)
+    given = energy.given(x)
+    check_energy(energy, LabelSets(5), x, y)
+    given(y).sum().backward()
+    assert net[2].weight.grad is not None and not net[2].weight.any()
 
 
 def test_answers_and_masks_that_do_not_fit_are_named() -> None:

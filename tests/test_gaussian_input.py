@@ -1,5 +1,6 @@
 """Scores that make no Gaussian field, or one at the edge of its precision; which path is taken."""
 
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -102,3 +103,17 @@ def _noted(kind: type, taken: list[type]) -> Callable:
         return kind(*args, **options)
 
     return make
+
+
+def test_conjugate_gradient_is_stationary_where_scores_have_no_part_in_what_is_unbounded() -> None:
+    torch.manual_seed(0)
+    a = torch.randn(1, 12, 3, dtype=torch.float64)
+    unary = torch.randn(1, 12, 1, dtype=torch.float64).expand(-1, -1, 2)  # the same for both labels
+    p = GaussianPotentials(unary, a, ridge=0.5 * float(torch.linalg.matrix_norm(a[0], 2)) ** 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = gaussian.mode(p, "cg", tolerance=1e-12).requires_grad_()
+    (slope,) = torch.autograd.grad(p.quadratic(found).sum(), found)
+    assert slope.abs().max() < 1e-9
+    with pytest.warns(UserWarning, match="example 0 has no best answer"):
+        gaussian.mode(p, "woodbury")

@@ -5,11 +5,15 @@ import itertools
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from energies.base import BatchEnergy, Energy, SumEnergy
 from energies.chain import ChainEnergy
+from energies.constraints import Constraints
 from energies.mlc import LabelMixEnergy, LocalEnergy
+from energies.potentials import ChainPotentials
 from energies.spaces import AnswerSpace, LabelSets, PixelMasks, TagSequences
+from inference import chain
 from inference.base import Inference
 from inference.gradient import Blank, FromNet, GradientInference, LogitInference, Uniform, composed
 from inference.guesses import (
@@ -321,3 +325,19 @@ def test_a_start_whose_energy_is_nan_leaves_the_others_their_result(first: bool)
 
     found = GradientInference(Uniform(3), steps=30)(energy, LabelSets(4), torch.zeros(5, 4))
     assert (found.energy < 0.05).all() and ((found.y - 0.25).abs() < 0.2).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_searches_stay_finite_where_two_forbidden_scores_meet(dtype: torch.dtype) -> None:
+    rules = Constraints.for_spans(["O", "B-X", "I-X", "E-X", "S-X"], "BIOES")
+    potentials = rules.on(ChainPotentials(torch.randn(1, 3, 5, dtype=dtype), torch.randn(5, 5, dtype=dtype)))
+    energy = ChainEnergy(torch.nn.Identity(), 5).minus_score(potentials)
+    for tags in ([1, 2, 3], [1, 3, 4], [0, 0, 4]):
+        y = one_hot(torch.tensor([tags]), 5).to(dtype)
+        value, gradient = energy.value_and_gradient(y)
+        torch.testing.assert_close(value, energy(y))
+        assert value.isfinite().all() and gradient.isfinite().all()
+    space, best = TagSequences(5, torch.ones(1, 3).bool()), -chain.viterbi(potentials).score
+    for search in (GradientInference(Blank()), GradientInference(Uniform()), LogitInference()):
+        found = search(energy.value_and_gradient, space, torch.zeros(1, 3, 5, dtype=dtype))
+        assert not found.y.isnan().any() and (found.energy >= best - 1e-5).all()

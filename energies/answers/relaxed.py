@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 FORBIDDEN = float("-inf")
+STEEPEST = 1e-3  # the slope of what is forbidden, in square roots of the largest number: its square is finite
 
 
 @dataclass(frozen=True)
@@ -58,14 +59,20 @@ class RelaxedChain:
     def value_and_gradient(self, y: Float[Tensor, "... B T S"]) -> tuple[Tensor, Tensor]:
         """F and dF/dy_t = u_t + W y_t+1 + W^T y_t-1, constants; 0 where masked.
 
+        The slope of what is forbidden is `STEEPEST` downwards, so a search leaves it.
+
         Shapes:
             returns: (..., B) and (..., B, T, S).
         """
         y = self._reordered(y)
         gradient = self.unary.expand_as(y).clone()
         gradient[..., 1:, :] += _times_pairwise(y[..., :-1, :], self.pairwise)
+        if self.forbids:
+            gradient.clamp_(min=torch.finfo(gradient.dtype).min)  # two of the lowest numbers are -inf
         score = (gradient * y).sum((-2, -1))
         gradient[..., :-1, :] += _times_pairwise(y[..., 1:, :], self.pairwise.mT)
+        if self.forbids:
+            gradient.clamp_(min=-STEEPEST * torch.finfo(gradient.dtype).max ** 0.5)
         gradient = hide(gradient, self.hidden)
         if self.order is not None:
             gradient = torch.empty_like(gradient).scatter_(-2, _whole_positions(self.order, y), gradient)

@@ -40,7 +40,9 @@ def mode(p: GaussianPotentials, path: Path = "auto", *, tolerance: float = 1e-5)
     - `auto` is `woodbury`, or `cg` where features are many and positions are not many times more.
 
     Where the system of an example is not positive definite, F has no maximum: `dense` raises an error, the
-    others warn and take the mode of `p.definite()`. A `cg` that runs out of steps warns. Rounding errors grow
+    others warn and take the mode of `p.definite()`. `cg` notices it where its search meets a direction in
+    which F grows without end. Where U has no part in one, it returns the point at which F is stationary, and
+    the backward pass may raise NotDefinite. A `cg` that runs out of steps warns. Rounding errors grow
     as 1 / (1 - mu_max / lambda): where that is above 1e4, take float64 scores.
 
     Raises:
