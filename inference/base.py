@@ -3,7 +3,7 @@
 import enum
 from abc import ABC, ABCMeta, abstractmethod
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, get_args
 
 from torch import Tensor
 
@@ -61,6 +61,11 @@ class Criterion(ABC, Generic[P]):
     def predict(self, p: P) -> Tensor:
         """The answer to each example, discrete or relaxed, 0 at masked positions."""
 
+    def declared_for(self) -> set[type]:
+        """The kinds of potentials that its class names, as in Criterion[ChainPotentials]."""
+        bases = getattr(type(self), "__orig_bases__", ())
+        return {kind for base in bases for kind in get_args(base) if isinstance(kind, type)}
+
 
 @dataclass(frozen=True)
 class CriterionPair(Criterion[P]):
@@ -74,3 +79,6 @@ class CriterionPair(Criterion[P]):
 
     def predict(self, p: P) -> Tensor:
         return self.prediction_of.predict(p)
+
+    def declared_for(self) -> set[type]:
+        return self.loss_of.declared_for() | self.prediction_of.declared_for()

@@ -1,6 +1,6 @@
 """What the schemes of CRFs share: an energy with potentials, a criterion, a training curve of their ratio."""
 
-from typing import Any
+from typing import Any, get_type_hints
 
 import torch
 from torch import Tensor, nn
@@ -20,10 +20,14 @@ class CRFScheme(Scheme):
 
     Training curves of the scaled potentials, one mean an eighth of an epoch: `ratio` is norm(U) / norm(W)
     [Scaling Fig. 1]; a Gaussian field also has `share`, see `GaussianPotentials.balances`.
+
+    Raises:
+        ValueError: the criterion is declared for other potentials than the energy's.
     """
 
     def __init__(self, energy: StructuredEnergy, criterion: Criterion, **scheme: Any) -> None:
         super().__init__(**scheme)
+        _check_fits(energy, criterion)
         self.energy, self.criterion = energy, criterion
 
     def predictors(self) -> list[nn.Module]:
@@ -46,3 +50,13 @@ class CRFScheme(Scheme):
         """Keep how unary and pairwise scores of a training batch compare, for the curves."""
         for curve, value in p.balances().items():
             self.watch(curve, value, points=POINTS)
+
+
+def _check_fits(energy: StructuredEnergy, criterion: Criterion) -> None:
+    has = get_type_hints(type(energy).potentials).get("return", Potentials)
+    for takes in criterion.declared_for():
+        if has is not Potentials and takes not in has.__mro__:
+            raise ValueError(
+                f"criterion is {type(criterion).__name__}, which takes {takes.__name__}, and "
+                f"{type(energy).__name__} has {has.__name__}: take another, such as one of conf/objective/."
+            )

@@ -54,6 +54,8 @@ def main(arguments: list[str] | None = None, console: Console | None = None) -> 
         console.print(Text(str(error), style="red"), soft_wrap=True)
         return 2
     except KeyboardInterrupt:
+        console.stderr = True
+        console.print("Stopped before a run ended. The same command resumes.", soft_wrap=True)
         return 130
 
 

@@ -60,17 +60,19 @@ def main(arguments: list[str] | None = None) -> int:
             return 0
         arguments = ["--help"]
     try:
-        from pytorch_lightning.utilities import rank_zero_only
-
         from experiments.cluster.by_hand import submit_run, take_options
         from experiments.cluster.file import read_cluster
+
+        name, dry, arguments = take_options(arguments)
+        cluster = None if name is None else read_cluster(name)
+        from pytorch_lightning.utilities import rank_zero_only
+
         from experiments.run.by_hand import train
 
         first = rank_zero_only.rank == 0  # type: ignore[attr-defined]  # Lightning sets it elsewhere
         console = Console(highlight=False, quiet=not first)
-        cluster, dry, arguments = take_options(arguments)
         if cluster is not None:
-            return submit_run(arguments, read_cluster(cluster), console, dry=dry)
+            return submit_run(arguments, cluster, console, dry=dry)
         with console.status("building the run") as status:
             record, folder = train(arguments, lambda progress: status.update(line(progress)))
     except UserError as error:

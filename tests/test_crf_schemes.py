@@ -20,6 +20,7 @@ from energies.chain import ChainEnergy
 from energies.scaling import FixedAlpha, HardTemperature, Offline, Online, Regularised, Scaling, Temperature
 from energies.spaces import TagSequences
 from finished_runs import runner
+from inference.base import CriterionPair
 from inference.chain.criteria import (
     Criterion,
     Likelihood,
@@ -27,6 +28,7 @@ from inference.chain.criteria import (
     MeanFieldCrossEntropy,
     StructuredSVM,
 )
+from inference.gaussian.criteria import CrossEntropy as FieldCrossEntropy
 from lightning_modules.base import Scheme
 from lightning_modules.crf import CRFScheme
 from lightning_modules.crf_joint import CRFJoint
@@ -94,6 +96,12 @@ def scheme(name: str, criterion: Criterion = CRITERIA[1], **options: Any) -> CRF
     if name == "stage":
         return CRFStage(energy, criterion, adam, adam, sgd, **common)
     return CRFScaled(energy, criterion, SCALINGS[name](), adam, **common)
+
+
+def test_a_criterion_of_other_potentials_is_refused() -> None:
+    for other in (FieldCrossEntropy(), CriterionPair(CRITERIA[0], FieldCrossEntropy())):
+        with pytest.raises(ValueError, match="takes GaussianPotentials, and ChainEnergy has ChainPotentials"):
+            scheme("joint", other)
 
 
 class Watch(pl.callbacks.Checkpoint):

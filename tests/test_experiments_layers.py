@@ -181,3 +181,24 @@ def test_an_option_may_refer_to_a_part(root: Path) -> None:
         assert energy["joint"]["init_args"] == {"num_labels": 14, "num_patterns": 5}
     net = ParseOnly().resolve([*given, "--model.task_net=${energy.init_args.local.init_args.net}"])
     assert net["model"]["init_args"]["task_net"]["class_path"] == "networks.mlp.LabelMLP"
+
+
+@pytest.mark.parametrize(
+    ("files", "options", "place", "wanted"),
+    [
+        (CE, "--optimizer torch.optim.SGD --optimizer.lr 0.3", "task_optimizer", {"lr": 0.3}),
+        (CE, "--optimizer torch.optim.SGD --optimizer.init_args.lr 0.3", "task_optimizer", {"lr": 0.3}),
+        (
+            ["scheme/seal_dynamic", "objective/nce"],
+            "--guess inference.guesses.Sampled --guess.num_samples 5",
+            "guess",
+            {"num_samples": 5},
+        ),
+    ],
+)
+def test_a_part_may_be_named_by_its_class_and_then_changed(
+    root: Path, files: list[str], options: str, place: str, wanted: dict[str, float]
+) -> None:
+    layers = [f"--config={root}/conf/{name}.yaml" for name in ("data/yeast", *files)]
+    part = ParseOnly().resolve([*layers, *options.split()])["model"]["init_args"][place]
+    assert part["class_path"] == options.split()[1] and wanted.items() <= part["init_args"].items()

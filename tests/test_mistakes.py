@@ -90,6 +90,20 @@ def test_only_incomplete_files_of_our_own_are_removed(tmp_path: Path) -> None:
         ),
         ("--trainer.accumulate_grad_batches=2", "take a larger --data.batch_size"),
         ("--trainer.enable_checkpointing=false", "a run tests its best checkpoint"),
+        ("--trainer.callbacks=[]", "no ModelCheckpoint, and a run tests its best checkpoint"),
+        (
+            "--trainer.profiler=simple",
+            "simple has no file to write to. Take --trainer.profiler",
+        ),
+        ("--trainer.precision=bf17", "'bf17' (at trainer.precision): expected one of transformer-engine"),
+        ("--seed_everything=abc", "--seed_everything abc: take a whole number."),
+        ("--seed_everything=true", "--seed_everything True: take a whole number."),
+        ("--optimizer.lr=-1", "--model.task_optimizer.lr is -1.0: take 0 or more."),
+        ("--optimizer=torch.optim.LBFGS", "task_optimizer is LBFGS, which makes steps of its own."),
+        ("--cost=losses.costs.hamming", "There is no function losses.costs.hamming (at model.space.cost_"),
+        ("--config", "--config takes a file, such as conf/data/yeast.yaml."),
+        ("--config=conf", "conf is a folder: --config takes a file"),
+        ("--cluster=nope", "There is no cluster file conf/cluster/nope.yaml."),
     ],
 )
 def test_settings_with_which_no_run_can_end_are_refused(
@@ -330,6 +344,6 @@ def test_a_crf_for_sets_of_labels_is_refused_with_what_fits(
 ) -> None:
     files = ("data/generated", "scheme/crf_joint", "objective/likelihood")
     assert train.main([f"--config=conf/{file}.yaml" for file in files]) == 2
-    assert "A CRF needs exact inference: take data with tags or masks" in " ".join(
+    assert "A CRF needs exact inference: for this scheme take data with tags, or conf" in " ".join(
         capsys.readouterr().err.split()
     )

@@ -125,7 +125,7 @@ def test_a_callback_that_waits_for_what_nobody_logs_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "stop.yaml").write_text(
-        "trainer: {callbacks: [{class_path: pytorch_lightning.callbacks.EarlyStopping, "
+        "trainer: {callbacks+: [{class_path: pytorch_lightning.callbacks.EarlyStopping, "
         "init_args: {monitor: val/word_accuracy, mode: max}}]}"
     )
     quick = ["--trainer.max_epochs=1", "--trainer.limit_train_batches=1", f"--run_dir={tmp_path / 'run'}"]

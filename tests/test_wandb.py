@@ -151,8 +151,9 @@ def test_a_finished_table_can_be_logged_without_running_it(logged: World) -> Non
     assert set(Logged(Path("runs/tables/toy")).artifact("table")) == {"toy.md", "toy.jsonl"}
 
 
-def test_a_logger_of_a_table_may_set_nothing_else(logged: World) -> None:
-    Path("conf/logger/more.yaml").write_text("trainer: {logger: false, max_epochs: 3}\n")
+@pytest.mark.parametrize("more", ["trainer: {logger: false, max_epochs: 3}", "model: {net: '${net}'}"])
+def test_a_logger_of_a_table_may_set_nothing_else(logged: World, more: str) -> None:
+    Path("conf/logger/more.yaml").write_text(f"{more}\n")
     code, said = logged.reproduce("--logger", "conf/logger/more.yaml")
     assert code == 2 and "sets trainer.logger alone" in said and not Path("runs").exists()
 

@@ -25,7 +25,10 @@ OTHERWISE = {  # what users of Lightning's command line try
     **dict.fromkeys(("fit", "test", "validate"), "there are no subcommands; a run trains, then tests."),
     "predict": "there are no subcommands; answers of a finished run: python -m scripts.predict RUN_DIR.",
 }
-FITTING = {"StructuredEnergy": " A CRF needs exact inference: take data with tags or masks for this scheme."}
+FITTING = {
+    "StructuredEnergy": " A CRF needs exact inference: for this scheme take data with tags, or "
+    "conf/data/weizmann_horses.yaml or folder.yaml."
+}
 NOISE = ("Does not validate", "Subtypes:", "Errors:", "Given value", "Expected a <class 'NoneType'>")
 
 Parser = Any  # jsonargparse's, which this file does not import
@@ -47,8 +50,13 @@ def advise(parser: Parser, message: str, files: list[str]) -> str:
         return f"Unknown key {found[1]}. {suggest(found[1], _keys(parser))}"
     if found := re.search(r"Group '([\w.]+)' does not accept option '([\w.]+)'", message):
         return f"Unknown key {found[1]}.{found[2]}. {suggest(f'{found[1]}.{found[2]}', _keys(parser))}"
+    if found := re.search(r"a callable class: module '([\w.]+)' has no attribute '(\w+)'", message):
+        near = suggest(found[2], _functions(found[1]))
+        return f"There is no function {found[1]}.{found[2]}{_place(message)}. {near}"
     if found := re.search(r"class_path '([\w.]+)':\s+(.*(?:No module|no attribute|not find).*)", message):
         return f"There is no class {found[1]}: {found[2].strip()}. {_near_class(found[1])}"
+    if found := re.search(r"key \"seed(?:_everything)?\":[^\"]*?(?:Given|Got) value: (.*)", message):
+        return f"--seed_everything {found[1]}: take a whole number."
     if found := re.search(r"Expected an? (.*?)\. Got value: (.*)", message):
         kind = re.sub(r"<class '([\w.]+)'>|typing\.", r"\1", found[1])
         return f"Wrong value {found[2].strip()!r}{_place(message)}: expected {kind}."
@@ -72,9 +80,12 @@ def _wrong_value(message: str) -> str:
     given = re.search(
         r"Given value: (?:NestedArg\(key=.*?, val=(.*)\)$|(.*?)(?:\. Got value: .*)?$)", message, re.M
     )
-    kinds = re.findall(r"Expected a <class '(?:\w+\.)*(\w+)'>", message[: given.start()] if given else "")
+    before = message[: given.start()] if given else ""
+    kinds = re.findall(r"Expected a <class '(?:\w+\.)*(\w+)'>", before)
     if given is None or "Problem with given class_path" in message[given.end() :]:
         return ""
+    literals = re.findall(r"Expected a typing.Literal\[(.*?)\]", before)
+    kinds = ["one of " + ", ".join(literals).replace("'", "")] if literals else kinds
     kinds = [kind for kind in dict.fromkeys(kinds) if kind != "NoneType"]
     if not kinds and "Expected a dot import path" in message:
         kinds = ["class_path with its init_args"]
@@ -99,7 +110,7 @@ def refused(error: BaseException, config: Tree) -> str:
 
     An error that no user's value explains has its type, and the last place of the project that it came from.
     """
-    message, nodes = str(error), [*_nodes(config)]
+    message, nodes = str(error), [*objects_in(config)]
     if not isinstance(error, ValueError):
         lines = [f"{frame.filename}:{frame.lineno}" for frame in _frames(error) if ours(frame.filename)]
         message = f"{type(error).__name__}: {message}{f' (in {lines[-1]})' if lines else ''}"
@@ -141,7 +152,7 @@ def _parts(error: BaseException) -> Iterator[tuple[object, dict[str, Any]]]:
     return ((frame["self"], frame) for frame in reversed(frames) if "self" in frame)
 
 
-def _nodes(tree: Tree, place: str = "") -> Iterator[tuple[str, str, dict[str, Any]]]:
+def objects_in(tree: Tree, place: str = "") -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Key, class and arguments of every object that a config describes, the outer ones first."""
     if isinstance(tree, list):
         tree = {str(index): value for index, value in enumerate(tree)}
@@ -150,7 +161,7 @@ def _nodes(tree: Tree, place: str = "") -> Iterator[tuple[str, str, dict[str, An
     if "class_path" in tree:
         yield place, tree["class_path"], tree.get("init_args") or {}
     for key, value in tree.items():
-        yield from _nodes(value, f"{place}.{key}" if place else key)
+        yield from objects_in(value, f"{place}.{key}" if place else key)
 
 
 def _classes(message: str, found: re.Match[str]) -> list[str]:
@@ -215,6 +226,12 @@ def _arguments(class_path: str) -> list[str]:
         return []
     names = [p for c in classes if "__init__" in vars(c) for p in inspect.signature(c.__init__).parameters]
     return [n for n in dict.fromkeys(names) if n not in ("self", "args", "kwargs")]
+
+
+def _functions(module: str) -> list[str]:
+    return [
+        n for n, v in vars(importlib.import_module(module)).items() if inspect.isfunction(v) and n[0] != "_"
+    ]
 
 
 def _near_class(class_path: str) -> str:

@@ -89,7 +89,9 @@ def split(arguments: list[str]) -> tuple[list[str], list[str]]:
     files, others, words = [], [], iter(arguments)
     for word in words:
         if word in ("--config", "-c"):
-            files.append(next(words, ""))
+            if (name := next(words, "--")).startswith("-"):
+                raise ConfigError(f"{word} takes a file, such as conf/data/yeast.yaml.")
+            files.append(name)
         elif word.startswith("--config="):
             files.append(word.partition("=")[2])
         else:
@@ -107,6 +109,11 @@ def rows_of(path: Path) -> dict[str, Tree]:
     """The settings in a file, by row."""
     tree = _load(path)
     return tree if isinstance(tree, dict) else {}
+
+
+def whole(name: str) -> Tree:
+    """A file, over the files that its `over` names."""
+    return _merged(layer for _, layer in _read(name))
 
 
 def merge(lower: Tree, upper: Tree) -> Tree:
@@ -233,6 +240,8 @@ def _row(file: str, row: str, tree: Tree) -> Tree:
 
 
 def _load(path: Path) -> Tree:
+    if path.is_dir():
+        raise ConfigError(f"{path} is a folder: --config takes a file, such as conf/data/yeast.yaml.")
     if not path.is_file():
         here = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
         others = sorted(here.parent.glob(f"*{here.suffix}")) or sorted(CONF.rglob("*.yaml"))
@@ -257,8 +266,10 @@ def _take_options(found: Layered, parts: dict[str, Tree]) -> Iterator[tuple[str,
         if not word.startswith("--") or (name := key.split(".")[0]) not in parts:
             found.options.append(word)
             continue
-        said = value_of(value if equals else next(words, ""))
-        parts[name] = merge(parts[name], _nested(parts[name], key.split(".")[1:], said))
+        said, keys = value_of(value if equals else next(words, "")), key.split(".")[1:]
+        if not keys and isinstance(said, str) and "class_path" in _keys(parts[name]):
+            said = {"class_path": said}
+        parts[name] = merge(parts[name], _nested(parts[name], keys, said))
         yield word, name
 
 

@@ -4,6 +4,7 @@ from jsonargparse import Namespace
 
 from experiments.errors import ConfigError
 from experiments.fields import LARGEST_SEED
+from experiments.plan.advice import objects_in
 
 NEEDED = ("max_epochs", "limit_train_batches", "limit_val_batches", "limit_test_batches")
 
@@ -37,6 +38,17 @@ def check(config: Namespace) -> None:
         raise ConfigError(
             "--trainer.enable_checkpointing is false, and a run tests its best checkpoint. Leave it out."
         )
+    if not any(callback["class_path"].endswith("Checkpoint") for callback in trainer.callbacks or []):
+        raise ConfigError(
+            "--trainer.callbacks has no ModelCheckpoint, and a run tests its best checkpoint: the list given "
+            "replaced it. To add callbacks, write --trainer.callbacks+=CLASS, or `callbacks+:` in a file."
+        )
+    if isinstance(trainer.profiler, str):
+        raise ConfigError(
+            f"--trainer.profiler {trainer.profiler} has no file to write to. Take --trainer.profiler "
+            "pytorch_lightning.profilers.SimpleProfiler --trainer.profiler.dirpath . "
+            "--trainer.profiler.filename profile"
+        )
     for name in NEEDED:
         if trainer.get(name) == 0:
             raise ConfigError(f"--trainer.{name} is 0: take more. A run trains, validates and tests.")
@@ -48,6 +60,12 @@ def check(config: Namespace) -> None:
             f"--trainer.check_val_every_n_epoch is {every}, above --trainer.max_epochs {most}: no epoch is "
             "validated, and validation chooses the checkpoint. Take a smaller number."
         )
+    for place, name, arguments in objects_in(config.model.as_dict(), "model"):
+        place = place.replace(".init_args", "")
+        if isinstance(rate := arguments.get("lr"), float) and rate < 0:
+            raise ConfigError(f"--{place}.lr is {rate}: take 0 or more.")
+        if name == "torch.optim.LBFGS":
+            raise ConfigError(f"--{place} is LBFGS, which makes steps of its own. Take Adam, AdamW or SGD.")
     for callback in trainer.callbacks or []:
         patience = (callback.get("init_args") or {}).get("patience")
         if patience is not None and patience < 0:
