@@ -90,6 +90,10 @@ def test_only_incomplete_files_of_our_own_are_removed(tmp_path: Path) -> None:
         ),
         ("--trainer.accumulate_grad_batches=2", "take a larger --data.batch_size"),
         ("--trainer.enable_checkpointing=false", "a run tests its best checkpoint"),
+        (
+            "--trainer.callbacks+=StochasticWeightAveraging --trainer.callbacks.swa_lrs=0.1",
+            "StochasticWeightAveraging (at trainer.callbacks.2) has a default that no file can hold: set dev",
+        ),
         ("--trainer.callbacks=[]", "no ModelCheckpoint, and a run tests its best checkpoint"),
         (
             "--trainer.profiler=simple",
@@ -109,7 +113,13 @@ def test_only_incomplete_files_of_our_own_are_removed(tmp_path: Path) -> None:
 def test_settings_with_which_no_run_can_end_are_refused(
     root: None, capsys: pytest.CaptureFixture[str], option: str, message: str
 ) -> None:
-    assert message in said(capsys, option)
+    assert message in said(capsys, *option.split(" "))
+
+
+def test_a_callback_whose_default_is_of_an_enum_is_added(root: None, tmp_path: Path) -> None:
+    timer = "--trainer.callbacks+=pytorch_lightning.callbacks.Timer"
+    quick = ["--trainer.max_epochs=1", "--trainer.limit_train_batches=1", f"--run_dir={tmp_path / 'run'}"]
+    assert train.main([*QUICK, timer, *quick]) == 0
 
 
 @pytest.mark.parametrize("content", [b"", b"no archive"])

@@ -4,12 +4,14 @@ Only this file uses LightningCLI. Layers are merged first (see `layers`), then o
 is resolved last, so a reference may point to the value of an option.
 """
 
+import enum
 import json
 import sys
 from argparse import ArgumentError
 from pathlib import Path
 from typing import Any, Union, get_args
 
+import yaml
 from jsonargparse import Namespace
 from omegaconf.errors import OmegaConfBaseException
 from pytorch_lightning import LightningDataModule, LightningModule
@@ -19,6 +21,9 @@ from experiments.errors import ConfigError
 from experiments.plan.advice import advise
 from experiments.plan.layers import BASE, layered
 from experiments.plan.sharing import SharingParser
+
+# Defaults of Lightning's callbacks may be of an enum, which jsonargparse writes as YAML.
+yaml.SafeDumper.add_multi_representer(enum.Enum, lambda dumper, member: dumper.represent_data(member.value))
 
 Args = list[str] | dict[str, Any] | Namespace | None
 

@@ -6,6 +6,7 @@ from experiments.errors import ConfigError
 from experiments.fields import LARGEST_SEED
 from experiments.plan.advice import objects_in
 
+UNWRITTEN = "Unable to serialize instance"  # jsonargparse's words for a default that it cannot write
 NEEDED = ("max_epochs", "limit_train_batches", "limit_val_batches", "limit_test_batches")
 
 INSTEAD = {  # of settings that do not go with manual optimization: values without effect, what to take
@@ -60,13 +61,21 @@ def check(config: Namespace) -> None:
             f"--trainer.check_val_every_n_epoch is {every}, above --trainer.max_epochs {most}: no epoch is "
             "validated, and validation chooses the checkpoint. Take a smaller number."
         )
-    for place, name, arguments in objects_in(config.model.as_dict(), "model"):
+    _check_objects(config)
+    for callback in trainer.callbacks or []:
+        patience = (callback.get("init_args") or {}).get("patience")
+        if patience is not None and patience < 0:
+            raise ConfigError(f"--stop.patience is {patience}: take 0 or more.")
+
+
+def _check_objects(config: Namespace) -> None:
+    tree = {"model": config.model.as_dict(), "trainer": config.trainer.as_dict()}
+    for place, name, arguments in objects_in(tree):
         place = place.replace(".init_args", "")
         if isinstance(rate := arguments.get("lr"), float) and rate < 0:
             raise ConfigError(f"--{place}.lr is {rate}: take 0 or more.")
         if name == "torch.optim.LBFGS":
             raise ConfigError(f"--{place} is LBFGS, which makes steps of its own. Take Adam, AdamW or SGD.")
-    for callback in trainer.callbacks or []:
-        patience = (callback.get("init_args") or {}).get("patience")
-        if patience is not None and patience < 0:
-            raise ConfigError(f"--stop.patience is {patience}: take 0 or more.")
+        for argument, value in arguments.items():
+            if isinstance(value, str) and value.startswith(UNWRITTEN):
+                raise ConfigError(f"{name} (at {place}) has a default that no file can hold: set {argument}.")
