@@ -1,6 +1,7 @@
 """Notes of tables: their references to records, and that every number in them has something behind it."""
 
 import json
+import re
 import statistics
 from pathlib import Path
 
@@ -10,8 +11,10 @@ import yaml
 from committed import committed
 from experiments.errors import TableError
 from experiments.page import findings, words
+from experiments.page.page import page_file
 from experiments.page.references import ABSENT, References
 from experiments.page.verdicts import ROOM
+from experiments.plan.table import TABLES
 from note_numbers import QUOTED, has, numbers, quotations, tables, texts, unsupported
 
 RESULTS = Path("results/seal_mlc.jsonl")
@@ -150,6 +153,16 @@ def test_the_page_of_findings_is_what_the_records_say() -> None:
     drawn = findings.drawn()
     assert ABSENT not in drawn
     assert drawn == findings.PAGE.read_text(), "python -m scripts.figures.findings draws another page"
+
+
+def test_findings_count_the_claims_of_every_page_that_has_some() -> None:
+    lines = re.findall(r"^\| \[(\w+)\]\(\S+\) \|((?: \d* \|){5})$", findings.PAGE.read_text(), re.M)
+    counted = {name: sum(map(int, re.findall(r"\d+", cells))) for name, cells in lines}
+    for path in sorted(TABLES.glob("*.yaml")):
+        claims = yaml.safe_load(path.read_text()).get("claims", ())
+        theirs = [claim for claim in claims if "not in the paper" not in claim["says"]]
+        if theirs and page_file(path.stem).exists():
+            assert counted[path.stem] >= len(theirs), path
 
 
 def test_the_prose_of_findings_has_no_number_of_its_own_but_the_rule_of_verdicts() -> None:

@@ -13,16 +13,21 @@ import yaml
 from experiments.errors import TableError
 from experiments.page import words
 from experiments.page.index import PAPERS
-from experiments.page.page import code, plain
+from experiments.page.page import code, page_file, plain
 from experiments.page.references import References
 from experiments.page.summary import Summary
 from experiments.page.verdicts import FAILS, HOLDS, LEVEL, NOT_YET, UNDECIDED, Verdict
-from experiments.plan.table import Table
+from experiments.plan.table import TABLES, Table
 
 SOURCE, PAGE = Path("docs/findings.yaml"), Path("docs/findings.md")
 FOUND = {HOLDS: "reproduced", LEVEL: "level", FAILS: "refuted", UNDECIDED: "undecided", NOT_YET: "not run"}
 OURS = FOUND | {HOLDS: HOLDS, FAILS: FAILS}  # words for claims that are not the paper's
 HEADS = "| found | claim | data | difference and 95 % interval | control |\n| --- | --- | --- | --- | --- |"
+
+WHOLE = (
+    "All claims of the paper in its tables, one for each column, those above among them:\n\n"
+    f"| page | {' | '.join(FOUND.values())} |\n| --- |{' ---: |' * len(FOUND)}"
+)
 
 
 def drawn() -> str:
@@ -37,7 +42,7 @@ def drawn() -> str:
     for paper in tree["papers"]:
         title, address = PAPERS[paper["paper"]]
         parts += [f"## [{title}]({address})", filled.fill(paper["says"], SOURCE).strip()]
-        parts.append(_claims(paper, filled))
+        parts += [_claims(paper, filled), _whole(paper["paper"], filled)]
     for section in tree["sections"]:
         parts += [f"## {section['title']}", filled.fill(section["says"], SOURCE).strip()]
     return "\n\n".join(parts) + "\n"
@@ -63,6 +68,20 @@ def _claims(paper: dict[str, Any], filled: References) -> str:
     if ours := _counts(v for v, _ in lines if v.claim.ours):
         counts += f" Our own: {ours}."
     return "\n".join([counts, "", HEADS, *shown, "", *commands])
+
+
+def _whole(paper: str, filled: References) -> str:
+    """How many of all claims of a paper, one for each column, have which verdict, a line for each page."""
+    lines = []
+    for name in sorted(path.stem for path in TABLES.glob("*.yaml") if page_file(path.stem).exists()):
+        if (page := filled.of(name)).table.source.get("paper") != paper:
+            continue
+        verdicts = [v for view in (page, *page.measures) for v in view.verdicts if not v.claim.ours]
+        if verdicts:
+            found = Counter(FOUND[v.state] for v in verdicts)
+            cells = [str(found[word] or "") for word in FOUND.values()]
+            lines.append(f"| [{name}](../results/{name}.md) | {' | '.join(cells)} |")
+    return "\n".join([WHOLE, *lines])
 
 
 def _counts(verdicts: Iterable[Verdict]) -> str:
