@@ -23,7 +23,8 @@ BAD = {
     "a column too many": (b"1 6:1\n", "column 6"),
     "a column of 0": (b"1 0:1\n", "column 0"),
     "columns that fall": (b"1 3:1 2:1\n", "column 2"),
-    "no finite number": (b"1 3:nan\n", "finite"),
+    "no finite number": (b"1 3:nan\n", "no number up to"),
+    "a number too large": (b"1 3:-1e30\n", "up to 1.8e"),
     "no text": (b"\xff\xfe\n", "line 1"),
 }
 
