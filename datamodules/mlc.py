@@ -121,7 +121,7 @@ class MultiLabelData(DeviceData):
 
     def prepare_data(self) -> None:
         """Download what is not here."""
-        if not self.own and not self.fold_folder:
+        if self._published:
             self.sources.fetch(self._registered())
 
     def load(self) -> dict[str, Split]:
@@ -134,7 +134,7 @@ class MultiLabelData(DeviceData):
             rows[NEW] = np.arange(known, len(table.y))
         keep = slice(int(table.labels[0] == ROOT_LABEL and not self.keep_root), None)
         x, y = ENCODINGS[self.encoding](table.x, table.features, known), table.y[:, keep]
-        self._check_sizes(x.shape[1], y.shape[1])
+        self._check_sizes(x.shape[1], y.shape[1], len(table.features) + len(table.labels))
         self.names = table.labels[keep]
         rows = {part: self._labelled(part, index, y) for part, index in rows.items()}
         if self.sparse:
@@ -224,19 +224,22 @@ class MultiLabelData(DeviceData):
         self.record_checksum("folds10.csv", content)
         return read_fold_table(content, lengths, f"{data.name}/folds10.csv")
 
+    @property
+    def _published(self) -> bool:
+        return not self.own and not self.fold_folder
+
     def _read(self, name: str, content: bytes) -> ArffTable:
         self.record_checksum(name, content)
+        known = self._registered().num_labels if self._published else 0
+        num_labels = known or max(self.num_labels, 0)
         if Path(name.removesuffix(".xz").removesuffix(".gz")).suffix == ".svm":
-            if self.num_features < 1 or self.num_labels < 1:
+            if self.num_features < 1 or num_labels < 1:
                 raise DataMismatch(
                     f"{name} does not say how many features and labels there are. Give both: "
                     "--data.num_features and --data.num_labels."
                 )
-            return read_svmlight(
-                content, where=name, num_features=self.num_features, num_labels=self.num_labels
-            )
-        published = not self.own and not self.fold_folder
-        return read_arff(content, where=name, num_labels=max(self.num_labels, 0), repeats=published)
+            return read_svmlight(content, where=name, num_features=self.num_features, num_labels=num_labels)
+        return read_arff(content, where=name, num_labels=num_labels, repeats=self._published)
 
     def _sparse(self, x: Matrix) -> SparseRows:
         """The features of all rows; they stay sparse only if they need no scaling and none is missing."""
@@ -249,14 +252,22 @@ class MultiLabelData(DeviceData):
         values, columns, offsets = (torch.from_numpy(part) for part in (x.data, x.indices, x.indptr))
         return SparseRows(values, columns.long(), offsets.long(), x.shape[1])
 
-    def _check_sizes(self, num_features: int, num_labels: int) -> None:
-        found, given = (num_features, num_labels), (self.num_features, self.num_labels)
-        if found != given:
+    def _check_sizes(self, num_features: int, num_labels: int, num_attributes: int) -> None:
+        """Refuse other sizes than the configuration's, which may be all that tells labels from features."""
+        if (num_features, num_labels) == (self.num_features, self.num_labels):
+            return
+        if num_labels == self.num_labels and not self._published:
             raise DataMismatch(
-                f"{self.dataset} has {found[0]} features (encoding: {self.encoding}) and {found[1]} labels, "
-                f"the configuration says {given[0]} and {given[1]}. "
-                f"Set --data.num_features {found[0]} --data.num_labels {found[1]}."
+                f"{self.dataset} has {num_attributes} attributes: {num_labels} labels (--data.num_labels) "
+                f"and so {num_features} features (encoding: {self.encoding}), the configuration says "
+                f"{self.num_features}. Set --data.num_features {num_features}; if some of these are labels, "
+                "correct --data.num_labels first."
             )
+        raise DataMismatch(
+            f"{self.dataset} has {num_features} features (encoding: {self.encoding}) and {num_labels} "
+            f"labels, the configuration says {self.num_features} and {self.num_labels}. "
+            f"Set --data.num_features {num_features} --data.num_labels {num_labels}."
+        )
 
 
 def _stack(tables: dict[str, ArffTable]) -> ArffTable:

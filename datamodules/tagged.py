@@ -63,6 +63,7 @@ class TaggedSentences(DeviceData):
     """
 
     wanted = ""  # options besides those of sizes that a user has to set
+    remark = ""  # on the tags, where they are not given
     num_columns = 2  # of a token in a file
 
     def __init__(
@@ -240,7 +241,7 @@ class TaggedSentences(DeviceData):
             advice = self.wanted + " ".join(f"--data.{name} {size}" for name, size in wrong.items())
             raise DataMismatch(
                 f"{self.text.name} does not fit the configuration: {apart}. Sentences read: {read}. "
-                f"If a file was cut off, get it again; otherwise set {advice}."
+                f"{self.remark}If a file was cut off, get it again; otherwise set {advice}."
             )
 
 

@@ -7,8 +7,9 @@ from typing import Any
 from torch import Tensor
 
 from datamodules.base import Split
-from datamodules.errors import DataMismatch
+from datamodules.errors import DataMismatch, quoted
 from datamodules.readers.conll import Sentences, read_sentences
+from datamodules.readers.span_tags import TAG
 from datamodules.readers.vocabulary import Ids
 from datamodules.sources.files import shown, unpack
 from datamodules.sources.registry import DataSet, data_set
@@ -93,6 +94,11 @@ class TaggedFiles(TaggedSentences):
             self.names = sorted({tag for part in parts.values() for tag in part.columns[-1]})
             told = ", ".join(f'"{tag}"' for tag in self.names)
             self.wanted = f"--data.tags '[{told}]' "
+            if other := [tag for tag in self.names if not TAG.fullmatch(tag)]:
+                self.remark = (
+                    f"{quoted(other[0])} is no tag of a span, as B-NP is: such tags take "
+                    "conf/data/own_tagged.yaml. "
+                )
         return parts
 
     def read_new(self, path: Path) -> Sentences:

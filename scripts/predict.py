@@ -20,6 +20,7 @@ have the vectors of the file of vectors.
 """
 
 import json
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -51,7 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Parse, read the run, predict, write."""
     parser = Options(prog="python -m scripts.predict", description=__doc__)
     parser.add_argument("run", type=Path, help="the folder of a finished run")
-    parser.add_argument("--part", choices=PARTS, default="test", help="of the data (default: test)")
+    parser.add_argument("--part", choices=PARTS, help="of the data (default: test)")
     parser.add_argument(
         "--new",
         type=Path,
@@ -65,7 +66,9 @@ def main(arguments: list[str] | None = None) -> int:
     errors = Console(stderr=True, highlight=False, soft_wrap=True)
     try:
         given = parser.parse_args(arguments)
-        part = NEW if given.new else given.part
+        if given.new and given.part:
+            raise UserError("--part and --new do not go together. Leave out one of them.")
+        part = NEW if given.new else given.part or "test"
         if given.out and given.out.suffix not in FORMATS:
             raise UserError(f"{given.out} is neither .jsonl, .npz nor a folder. Correct --out.")
         scheme, data = built(given.run)
@@ -80,6 +83,9 @@ def main(arguments: list[str] | None = None) -> int:
             write_masks(out, arrays["answer"], data.new_files)
     except (UserError, DataError) as error:
         return refused(error)
+    except KeyboardInterrupt:
+        errors.print("Stopped before all answers were written. Run the same command again.")
+        return 130
     console = Console(highlight=False, soft_wrap=True)
     console.print(f"{len(arrays['answer']):,} answers to the {part} part: {escape(str(out))}")
     return 0
@@ -198,5 +204,11 @@ def _tags(arrays: Arrays, name: str, row: int, names: np.ndarray) -> list[str | 
     return [names[tag.argmax()] if tag.any() else None for tag in real] if real.any() else []
 
 
+def start() -> int:
+    """The command: SIGTERM stops it as Ctrl-C does."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    return main()
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(start())

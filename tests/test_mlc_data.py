@@ -256,8 +256,28 @@ def test_one_file_of_a_user_is_split_by_its_own_seed_not_by_the_run(tmp_path: Pa
 
 def test_sizes_that_differ_from_the_files_are_named(tmp_path: Path) -> None:
     train = write(tmp_path / "a.arff", sparse_arff(20, 9, 3, words=4))
-    with pytest.raises(DataMismatch, match=r"9 features .*--data\.num_features 9 --data\.num_labels 3"):
+    says = (
+        r"has 12 attributes: 3 labels .* 9 features .* says 0\. Set --data\.num_features 9; if some of these"
+    )
+    with pytest.raises(DataMismatch, match=says):
         MultiLabelData(num_labels=3, train=train).setup()
+
+
+@pytest.mark.parametrize("sizes", [{"num_labels": 13}, {"num_features": 104, "num_labels": 13}])
+def test_no_label_of_a_published_set_is_taken_for_a_feature(sizes: dict[str, int]) -> None:
+    data = configured("yeast", **sizes)
+    says = r"yeast has 103 features .* and 14 labels, .*--data\.num_features 103 --data\.num_labels 14\."
+    with pytest.raises(DataMismatch, match=says):
+        data.setup()
+
+
+def test_the_registry_has_the_numbers_of_labels_of_the_configurations() -> None:
+    described = [data_of(ROOT / path)["init_args"] for path in committed("conf/data/*.yaml")]
+    given = {
+        d["name"]: d["num_labels"] for d in described if d.get("name") in data_sets() and "num_labels" in d
+    }
+    known = {name: data.num_labels for name, data in data_sets().items() if data.num_labels}
+    assert len(known) == 11 and known.items() <= given.items()
 
 
 def test_rows_without_a_label_are_dropped_everywhere(tmp_path: Path) -> None:
@@ -366,27 +386,3 @@ def test_generated_labels_depend_on_each_other_beyond_their_inputs() -> None:
 def test_a_batch_of_nothing_is_refused(option: str) -> None:
     with pytest.raises(DataMismatch, match=f"^{option} is 0: take 1 or more"):
         MultiLabelData(9, 3, **{option: 0})
-
-
-@pytest.mark.parametrize(
-    ("subset", "num_values", "cardinality"),
-    [(1, 77.2, 2.880), (2, 77.1, 2.634), (3, 77.9, 2.614), (4, 77.5, 2.484), (5, 77.0, 2.642)],
-)
-def test_a_subset_of_rcv1_has_its_published_counts(
-    subset: int, num_values: float, cardinality: float
-) -> None:
-    data = configured("rcv1", subset=subset)
-    data.setup()
-    parts = data.splits.values()
-    assert [len(split.inputs) for split in parts] == [3600, 1200, 1200]
-    assert all(split.inputs.num_columns == 47_236 and split.y.shape[1] == 101 for split in parts)
-    assert sum(len(split.inputs.values) for split in parts) / 6000 == pytest.approx(num_values, abs=0.051)
-    assert sum(int(split.y.sum()) for split in parts) / 6000 == pytest.approx(cardinality, abs=6e-4)
-    batch = next(iter(data.train_dataloader()))
-    assert len(batch.inputs) == 32 and batch.inputs.values.dtype == torch.float32
-    assert [*data.checksums.values()] == [data_sets()["rcv1"].files[data._subset()].sha256]
-
-
-def test_a_subset_that_is_not_there_is_refused() -> None:
-    with pytest.raises(DataNotFound, match="rcv1 has no subset 6"):
-        MultiLabelData(47_236, 101, name="rcv1", subset=6).prepare_data()

@@ -80,6 +80,20 @@ def test_pictures_and_masks_of_all_formats_are_read_at_one_size(folder: Path) ->
     assert not torch.equal(other.splits["test"].inputs, data.splits["test"].inputs)
 
 
+@pytest.mark.parametrize(("value", "word"), [(0, "empty"), (255, "full")])
+def test_masks_without_an_object_are_refused_if_they_are_all_there_is(
+    folder: Path, value: int, word: str
+) -> None:
+    masks = sorted((folder / "masks").iterdir())
+    (folder / "train.txt").write_text("\n".join(path.stem for path in masks[:4]))
+    for path in masks[:3]:
+        Image.new("L", Image.open(path).size, value).save(path)
+    assert len(pictures(folder, train=str(folder / "train.txt")).splits["train"].y) == 4
+    Image.new("L", Image.open(masks[3]).size, value).save(masks[3])
+    with pytest.raises(DataMismatch, match=f"All 4 masks for training are {word} at 16 x 16 .*masks"):
+        pictures(folder, train=str(folder / "train.txt"))
+
+
 def test_a_picture_is_the_mean_over_areas_and_turned_as_its_camera_says(folder: Path) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (32, 64, 3), np.uint8)
     exif = Image.Exif()

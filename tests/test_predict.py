@@ -1,5 +1,10 @@
 """Answers of finished runs in a file: they have the scores of the record, and names."""
 
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +17,7 @@ from citation_data import vectors
 from finished_runs import ROOT, Run, file_of_test, lines_of, runner, scores
 from lightning_modules.metrics.roles import RoleScores
 from scripts import predict
+from toy_world import hear_ctrl_c, until
 
 
 @pytest.fixture
@@ -100,6 +106,7 @@ def test_masks_are_arrays(run: Run, tmp_path: Path, capsys: pytest.CaptureFixtur
         (["--data.test=a.arff"], "--data.test=a.arff"),
         (["--part=train"], "--part train: take test or validation."),
         (["--new=missing.arff"], "There is no file missing.arff. Correct --new."),
+        (["--new=a.arff", "--part=validation"], "--part and --new do not go together. Leave out one"),
     ],
 )
 def test_a_wrong_option_is_refused(
@@ -110,6 +117,30 @@ def test_a_wrong_option_is_refused(
     assert predict.main([str(folder), *options]) == 2
     assert message in " ".join(capsys.readouterr().err.split())
     assert not (folder / "test.jsonl").exists()
+
+
+@pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGINT])
+def test_a_command_that_is_stopped_says_so(sign: int, run: Run, tmp_path: Path) -> None:
+    folder, new = run("data/genbase", "scheme/cross_entropy"), tmp_path / "new.arff"
+    os.mkfifo(new)  # which is read until it is closed
+    ends: list[int] = []
+
+    def is_read() -> bool:
+        with suppress(OSError):
+            ends.append(os.open(new, os.O_WRONLY | os.O_NONBLOCK))
+        return bool(ends)
+
+    command = [sys.executable, "-m", "scripts.predict", str(folder), f"--new={new}"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=hear_ctrl_c
+    ) as process:
+        until(lambda: is_read() or process.poll() is not None)
+        process.send_signal(sign)
+        said = process.communicate(timeout=180)
+        assert process.returncode == 130
+    assert said == ("", "Stopped before all answers were written. Run the same command again.\n")
+    assert not (folder / "new.jsonl").exists()
+    os.close(*ends)
 
 
 def test_citations_have_the_scores_of_the_record_and_are_read_from_a_file(run: Run, tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
 """Answers to what training never saw: rows, texts, sentences, roles, pictures."""
 
+import json
 import re
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,8 @@ from PIL import Image
 
 import role_parts
 import text_parts
+from datamodules.errors import FormatError
+from datamodules.readers.texts import LabelledTexts, read_csv, read_json_lines
 from datamodules.splits import by_files, by_names
 from finished_runs import ROOT, Run, file_of_test, lines_of, runner, scores
 from make_mlc import dense_arff
@@ -144,15 +148,39 @@ def test_new_texts_are_read_as_those_of_the_run(run: Run, tmp_path: Path) -> Non
     bare = text_parts.write_csv(
         tmp_path / "bare.csv", [header, *([text, *"0" * 90] for text, *_ in rows[45:])]
     )
+    alone = text_parts.write_csv(tmp_path / "alone.csv", [["text"], *([text] for text, *_ in rows[45:])])
+    objects = tmp_path / "alone.jsonl"
+    objects.write_text("".join(json.dumps({"text": text}) + "\n" for text, *_ in rows[45:]))
     kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "kept").iterdir()}
-    for file in (test, bare):
+    for file in (test, bare, alone, objects):
         assert predict.main([str(folder), f"--new={file}"]) == 0
         new, own = lines_of(folder / "new.jsonl"), lines_of(folder / "test.jsonl")
         assert [line["answer"] for line in new] == [line["answer"] for line in own]
         assert (new == own) == (file == test)
-        assert not any(line["truth"] for line in new) == (file == bare)
+        assert any(line["truth"] for line in new) == (file == test)
     # the states of the run's own texts are not computed again
     assert kept.items() <= {path: path.stat().st_mtime_ns for path in (tmp_path / "kept").iterdir()}.items()
+
+
+@pytest.mark.parametrize(
+    ("read", "right", "wrong", "says"),
+    [
+        (read_csv, b"text\n a dog\n", b"text\na dog,a\n", "line 2: 2 columns, the header has 1"),
+        (read_csv, b"text,labels\na dog,\n", b"title\na dog\n", "line 1: the header has to be"),
+        (read_json_lines, b'{"text": "a dog"}', b'{"title": "a dog"}', "without the key 'text'"),
+        (read_json_lines, b'{"text": "a dog", "labels": []}', b"[1]", "is not"),
+    ],
+)
+def test_new_texts_need_no_labels_and_those_for_training_do(
+    read: Callable[..., LabelledTexts], right: bytes, wrong: bytes, says: str
+) -> None:
+    found = read(right, where="new", unlabelled=True)
+    assert [text.strip() for text in found.texts] == ["a dog"] and found.labels == ((),)
+    with pytest.raises(FormatError, match=says):
+        read(wrong, where="new", unlabelled=True)
+    if b"labels" not in right:
+        with pytest.raises(FormatError):
+            read(right, where="train")
 
 
 def test_a_set_of_the_registry_reads_a_file_too(run: Run, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""svmlight files, against scikit-learn and line by line."""
+"""svmlight files, against scikit-learn and line by line; and the subsets of RCV1."""
 
 from functools import partial
 from io import BytesIO
@@ -9,9 +9,11 @@ import pytest
 import torch
 from sklearn.datasets import load_svmlight_file
 
-from datamodules.errors import DataMismatch, FormatError
+from committed import ROOT, data_of
+from datamodules.errors import DataMismatch, DataNotFound, FormatError
 from datamodules.mlc import MultiLabelData
 from datamodules.readers.svmlight import read_svmlight
+from datamodules.sources.registry import data_sets
 
 GOOD = b"0,3 1:0.5 4:2\n1 2:-1e-3 5:7\n 3:1\n2\n"
 BAD = {
@@ -21,7 +23,8 @@ BAD = {
     "a column too many": (b"1 6:1\n", "column 6"),
     "a column of 0": (b"1 0:1\n", "column 0"),
     "columns that fall": (b"1 3:1 2:1\n", "column 2"),
-    "no finite number": (b"1 3:nan\n", "finite"),
+    "no finite number": (b"1 3:nan\n", "no number up to"),
+    "a number too large": (b"1 3:-1e30\n", "up to 1.8e"),
     "no text": (b"\xff\xfe\n", "line 1"),
 }
 
@@ -67,3 +70,30 @@ def test_empty_lines_at_the_end_are_no_rows_and_a_file_of_them_is_refused() -> N
     assert len(read(GOOD).y) == len(read(GOOD + b"\n\n").y)
     with pytest.raises(FormatError, match=r"own\.svm has no row"):
         read(b"\n \n")
+
+
+@pytest.mark.parametrize(
+    ("subset", "num_values", "cardinality"),
+    [(1, 77.2, 2.880), (2, 77.1, 2.634), (3, 77.9, 2.614), (4, 77.5, 2.484), (5, 77.0, 2.642)],
+)
+def test_a_subset_of_rcv1_has_its_published_counts(
+    subset: int, num_values: float, cardinality: float
+) -> None:
+    described = data_of(ROOT / "conf" / "data" / "rcv1.yaml")
+    data = MultiLabelData(**(described["init_args"] | {"seed": 0, "subset": subset}))
+    if reason := data.missing():
+        pytest.skip(reason)
+    data.setup()
+    parts = data.splits.values()
+    assert [len(split.inputs) for split in parts] == [3600, 1200, 1200]
+    assert all(split.inputs.num_columns == 47_236 and split.y.shape[1] == 101 for split in parts)
+    assert sum(len(split.inputs.values) for split in parts) / 6000 == pytest.approx(num_values, abs=0.051)
+    assert sum(int(split.y.sum()) for split in parts) / 6000 == pytest.approx(cardinality, abs=6e-4)
+    batch = next(iter(data.train_dataloader()))
+    assert len(batch.inputs) == 32 and batch.inputs.values.dtype == torch.float32
+    assert [*data.checksums.values()] == [data_sets()["rcv1"].files[data._subset()].sha256]
+
+
+def test_a_subset_that_is_not_there_is_refused() -> None:
+    with pytest.raises(DataNotFound, match="rcv1 has no subset 6"):
+        MultiLabelData(47_236, 101, name="rcv1", subset=6).prepare_data()

@@ -11,7 +11,7 @@ import torch
 
 from datamodules.base import DeviceData, Split
 from datamodules.batches import Transform
-from datamodules.errors import DataNotFound
+from datamodules.errors import DataMismatch, DataNotFound
 from datamodules.pictures.new import with_new
 from datamodules.pictures.pairs import Pairs, find_pairs, read_list
 from datamodules.readers.pictures import read_pair
@@ -94,6 +94,14 @@ class PictureFolder(DeviceData):
         listed = {part: read_list(file, pairs) for part, file in self.lists.items()}
         rows = by_names([*pairs], listed, share=self.share, seed=self.split_seed)
         x, y = self._decoded(pairs)
+        train = y[rows["train"]]
+        if train.min() == train.max():
+            alike = "full" if train.any() else "empty"
+            raise DataMismatch(
+                f"All {len(train)} masks for training are {alike} at {self.size} x {self.size} pixels: there "
+                f"is no object to learn. Correct the masks in {shown(Path(self.masks or ''))}, the object "
+                "white and all else black, or --data.size."
+            )
         parts = {part: Split(x[index], y[index]) for part, index in rows.items()}
         return with_new(self, parts, self.size, mask_suffix=self.mask_suffix)
 

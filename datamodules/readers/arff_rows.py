@@ -16,7 +16,7 @@ from datamodules.errors import ArffError, quoted, short
 from datamodules.readers.arff_header import QUOTED, Attribute, Bad, Header, split_cells, unquote
 
 CELLS_OF_A_BLOCK = 1_000_000
-LARGEST = float(np.finfo(np.float32).max)
+LARGEST = float(np.finfo(np.float32).max) ** 0.5  # its square is still a number of a network
 TOKEN = re.compile(rf"{QUOTED}|,|[^\s,]+")
 
 
@@ -197,8 +197,13 @@ def _number(attribute: Attribute, cell: str) -> float:
         number = float(cell) if "_" not in cell else np.nan
     except ValueError:
         number = np.nan
-    if not abs(number) <= LARGEST:
+    if not np.isfinite(number):
         raise Bad(
             f"{short(attribute.name)} is {quoted(cell)}, which is no number; ? stands for a missing value"
+        )
+    if abs(number) > LARGEST:
+        raise Bad(
+            f"{short(attribute.name)} is {quoted(cell)}, whose square overflows float32: numbers go up to "
+            f"{LARGEST:.1e}, and ? stands for a missing value"
         )
     return number

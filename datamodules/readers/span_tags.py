@@ -4,8 +4,10 @@ IOB1 has B- only where a span follows another of its kind at once, BIO at the st
 marks the last token (E-) and a span of one token (S-).
 """
 
+import re
 from collections.abc import Collection, Sequence
 
+TAG = re.compile(r"O|[BIES]-.+")
 FROM_BIO = {"B": "S", "I": "E"}  # where a span ends
 
 

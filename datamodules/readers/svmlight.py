@@ -9,6 +9,7 @@ from scipy.sparse import csr_array
 from datamodules.errors import FormatError, quoted
 from datamodules.readers.arff import ArffTable
 from datamodules.readers.arff_header import Attribute
+from datamodules.readers.arff_rows import LARGEST
 
 
 def read_svmlight(content: bytes, *, where: str, num_features: int, num_labels: int) -> ArffTable:
@@ -66,6 +67,6 @@ def _parsed(line: str, num_features: int, num_labels: int) -> tuple[list[int], d
         cells[place - 1], last = float(value), place
     if not all(0 <= label < num_labels for label in labels):
         raise ValueError("label")
-    if not all(np.isfinite(list(cells.values()))):
-        raise ValueError("a value that is no finite number")
+    if not all(abs(value) <= LARGEST for value in cells.values()):
+        raise ValueError(f"a value that is no number up to {LARGEST:.1e}, beyond which squares overflow")
     return labels, cells

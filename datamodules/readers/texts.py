@@ -48,10 +48,10 @@ class LabelledTexts:
         return y
 
 
-def read_csv(content: bytes, *, where: str) -> LabelledTexts:
+def read_csv(content: bytes, *, where: str, unlabelled: bool = False) -> LabelledTexts:
     """A CSV file with a header: a column `text`, then a column `labels`, or a column 0/1 for each label.
 
-    Names in the column `labels` are separated by semicolons.
+    Names in the column `labels` are separated by semicolons. `unlabelled`: the column `text` may be alone.
 
     Raises:
         FormatError: with the line: not UTF-8, no such header, a row with another number of columns, an empty
@@ -61,7 +61,12 @@ def read_csv(content: bytes, *, where: str) -> LabelledTexts:
     rows = _rows(csv.reader(io.StringIO(_decoded(content, where), newline=""), strict=True), where)
     _, header = next(rows, (1, []))
     names = tuple(header[1:])
-    if len(header) < 2 or header[0] != TEXT or len({*header}) < len(header) or "" in names:
+    if (
+        len(header) < (1 if unlabelled else 2)
+        or header[0] != TEXT
+        or len({*header}) < len(header)
+        or "" in names
+    ):
         raise bad_line(
             where,
             1,
@@ -81,8 +86,10 @@ def read_csv(content: bytes, *, where: str) -> LabelledTexts:
     return _read(texts, labels, lines, where, None if one_column else names)
 
 
-def read_json_lines(content: bytes, *, where: str) -> LabelledTexts:
+def read_json_lines(content: bytes, *, where: str, unlabelled: bool = False) -> LabelledTexts:
     """A line {"text": "...", "labels": ["...", ...]} for each text; empty lines are skipped.
+
+    `unlabelled`: a line may lack its labels.
 
     Raises:
         FormatError: with the line: not UTF-8, not such an object, an empty text.
@@ -94,6 +101,8 @@ def read_json_lines(content: bytes, *, where: str) -> LabelledTexts:
         found: Any = None
         try:
             found = json.loads(written, object_pairs_hook=_each_once)
+            if unlabelled:
+                found.setdefault(LABELS, [])
             text, names = found[TEXT], [name.strip() for name in found[LABELS]]
             fits = isinstance(found[LABELS], list) and all(names)
             "".join([text, *names]).encode()  # half a surrogate is no character

@@ -44,7 +44,8 @@ class Package:
 class DataSet:
     """The files of a set by part: train, validation, test, folds (which row is in which of ten), vectors.
 
-    Where a part comes in several files, the others have names of their own.
+    Where a part comes in several files, the others have names of their own. `num_labels`: of label sets whose
+    files do not tell labels from features; else 0.
     """
 
     name: str
@@ -54,6 +55,7 @@ class DataSet:
     licence: str
     package: Package | None = None
     advice: str = ""
+    num_labels: int = 0
 
     @property
     def size(self) -> int:
@@ -84,10 +86,11 @@ def data_set(name: str) -> DataSet:
 
 def _data_set(
     name: str, *, task: str, source: str, licence: str, files: dict, base: str = "", advice: str = "",
-    package: dict | None = None,
+    package: dict | None = None, num_labels: int = 0,
 ) -> DataSet:  # fmt: skip
     parts = {
         part: DataFile(**{"url": f"{base}/{file['name']}" if base else "", **file})
         for part, file in files.items()
     }
-    return DataSet(name, task, parts, source, licence, Package(**package) if package else None, advice)
+    rebuilt = Package(**package) if package else None
+    return DataSet(name, task, parts, source, licence, rebuilt, advice, num_labels)

@@ -241,7 +241,8 @@ class MultiLabelTexts(DeviceData):
         name = shown(path)
         if reason := _Own(NEW, path, None).missing():
             raise DataNotFound(reason)
-        return READERS[_suffix(name)](self.record_checksum(name, unpack(path)), where=name)
+        content = self.record_checksum(name, unpack(path))
+        return READERS[_suffix(name)](content, where=name, unlabelled=True)
 
     def _names(self, parts: dict[str, LabelledTexts]) -> tuple[str, ...]:
         """The labels in the order of y."""
