@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib import image
 
 import toy_world
 from experiments import store
@@ -224,6 +225,24 @@ def test_a_figure_of_masks_shows_the_answers_of_one_seed_that_rows_share(world: 
     record("taught", 2, 0.5, findings={"test/answers": kept(~found, 0.25, 1, 0.5)})
     draw()
     assert (store.RESULTS / "toy_m.png").read_bytes() != first
+
+
+def test_no_name_of_a_line_of_masks_is_cut(world: World) -> None:
+    def declare(tree: dict[str, Any]) -> None:
+        tree["figures"] = [MASKS | {"rows": ["plain", "taught", "wild"]}]
+        tree["rows"]["plain"]["label"] = "FCN-CE, 10 steps a batch"
+        tree["rows"]["taught"]["label"] = "floor: the most frequent tag"
+
+    world.change("tables/toy.yaml", declare)
+    answers = np.ones((8, 32, 32), bool)
+    for row in ("plain", "taught"):  # a row without answers takes no room
+        record(row, 0, 0.5, findings={"test/answers": kept(answers, *[0.5] * 8)})
+    draw()
+    drawn = image.imread(store.RESULTS / "toy_m.png")
+    assert (drawn[:, :5] == 1).all() and (drawn[:, -5:] == 1).all()
+    table = read_table("toy")
+    names = [name for name, _, _ in masks.lines_of(table.figures[0], summarise(table))]
+    assert names == ["FCN-CE, 10 steps a batch", "floor: the mean training\nmask"]
 
 
 def test_a_record_of_other_bits_is_left_out_with_a_warning(world: World) -> None:

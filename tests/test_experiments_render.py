@@ -342,7 +342,9 @@ def test_committed_pages_are_what_the_committed_records_draw() -> None:
         lines[name] = index.line(summary, table.title)
         drawn = page.markdown(summary)
         assert drawn == page.page_file(name).read_text(), f"make table TABLE={name} draws another page"
-    assert index.drawn(lines) == index.path().read_text(), "make table of any table draws another list"
+    names = [file.stem for file in committed("conf/tables/*.yaml")]
+    later = [name for name in index.unstarted() if name in names]
+    assert index.drawn(lines, later) == index.path().read_text(), "make table of any table draws another list"
     assert len(pages) > 20 and "(results/README.md)" in Path("README.md").read_text()
 
 

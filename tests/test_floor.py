@@ -7,11 +7,18 @@ import pytest
 import torch
 
 import scripts.train
+from committed import committed
 from datamodules.batches import Batch
 from datamodules.mlc import MultiLabelData
 from energies.spaces import LabelSets, PixelMasks, TagSequences
+from experiments.plan.spec import read_table
 from lightning_modules.floor import FrequentTag, FrequentTagOfWord, MeanAnswer
 from networks.inputs import Sequences
+
+NO_FLOOR = {  # tables without such a row, and why
+    "implicit_time": "speeds: what an answer costs says nothing of how right it is",
+    "seal_mlc_speed": "speeds, as implicit_time",
+}
 
 
 def sets_of(rows: list[list[int]], observed: list[bool] | None = None) -> Batch:
@@ -103,6 +110,13 @@ def test_eight_labels_for_all_rows_reach_30_on_spo_fun(tmp_path: Path) -> None:
     assert 100 * record["metrics"]["test/example_f1"] == pytest.approx(30.6, abs=0.05)
     weights = torch.load(tmp_path / "checkpoints/best.ckpt", weights_only=True)["state_dict"]
     assert int((weights["answer.mean"] >= weights["answer.cut"]).sum()) == 8
+
+
+def test_every_table_of_scores_has_a_floor() -> None:
+    tables = {file.stem: read_table(file.stem) for file in committed("conf/tables/*.yaml")}
+    without = {n for n, table in tables.items() if "floor" not in table.rows or not table.rows["floor"].floor}
+    assert without == NO_FLOOR.keys()
+    assert all(tables[name].metric.name.endswith("per_second") for name in NO_FLOOR)
 
 
 def test_words_elsewhere_are_counted_where_the_floor_is() -> None:

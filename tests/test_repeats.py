@@ -77,6 +77,15 @@ def test_a_page_says_how_many_there_are_and_shows_the_scores_without_them(world:
     assert "| plain | 50.00 ± 35.36 (2/2) |" in without.split("## Claims")[0] and "Lost" not in without[:100]
 
 
+def test_runs_that_did_not_score_without_them_are_shown_as_not_measured(world: World) -> None:
+    store.write(repeats.path(), json.dumps({"toy": {"test": 1200, "inputs": 126, "inputs_and_answers": 2}}))
+    known = {"id": "a", "row": "plain", "column": "easy", "seed": 0, "metrics": {"test/example_f1": 0.9}}
+    store.keep("toy", [known | {"seconds": 1, "device": "cpu", "cpu": "a core"}])
+    text = page.markdown(summarise(read_table("toy")))
+    without = text.split("## The same without test examples whose inputs are training inputs")[1]
+    assert "| plain | not measured |" in without.split("## Claims")[0] and "Lost" not in without[:100]
+
+
 def test_a_table_of_validation_scores_has_none_without_them(world: World) -> None:
     world.change("tables/toy.yaml", lambda t: t["metric"].update(name="val/example_f1"))
     known = {"id": "a", "row": "plain", "column": "easy", "seed": 0, "metrics": {"val/example_f1": 0.9}}

@@ -2,16 +2,19 @@
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
+from statistics import median
 
 from experiments import store
 from experiments.page.summary import Summary
 from experiments.page.verdicts import STATES
+from experiments.plan.table import TABLES
 
 TRIALS = ".trials.json"  # the end of the name of a sweep's trials
 COLUMNS = (
-    f"| page | in the paper | runs | {' | '.join(STATES)} |",
-    f"| --- | --- | ---: |{' ---: |' * len(STATES)}",
+    f"| page | in the paper | runs | hours left | {' | '.join(STATES)} |",
+    f"| --- | --- | ---: | ---: |{' ---: |' * len(STATES)}",
 )
 LINE = re.compile(r"^\| \[.*\]\((\w+)\.md\) \|.*\|$", re.MULTILINE)
 PAPERS = {  # the key that table files use -> title, address
@@ -33,6 +36,10 @@ HEAD = """# Results
 One line a table. *Runs* counts finished and planned runs. The last five columns count all verdicts of a
 page, on the paper's claims and on our own, one for each claim and column. `make reproduce TABLE=<name>` runs
 what is missing.
+
+*Hours left* are those of one CPU core. A missing run takes as long as the median finished run of its row and
+column, or of its row. *Not known* counts the missing runs of rows that no core has finished. Tables may share
+runs.
 
 A verdict goes by the 95 % interval of a difference over seeds. *Holds*: it is above what the claim
 asks. *Fails*: it is below. *Level*: it is within 0.2 points. *Undecided*: it is none of these, or there
@@ -71,7 +78,28 @@ def line(summary: Summary, title: str) -> str:
     runs = f"{sum(len(cell.values) for cell in cells)}/{sum(cell.planned for cell in cells)}"
     states = Counter(v.state for view in (summary, *summary.measures) for v in view.verdicts)
     counts = [str(states[state] or "") for state in STATES]
-    return f"| {' | '.join([f'[{title}]({table.name}.md)', place, runs, *counts])} |"
+    return f"| {' | '.join([f'[{title}]({table.name}.md)', place, runs, hours_left(summary), *counts])} |"
+
+
+def hours_left(summary: Summary) -> str:
+    """The hours of one CPU core that the missing runs take, and how many runs have no such estimate."""
+    timed = [r for r in summary.records if r.get("device") == "cpu" and r.get("seconds") is not None]
+    seconds, unknown = 0.0, 0
+    for (row, column), cell in summary.cells.items():
+        missing = cell.planned - cell.finished
+        of_row = [r for r in timed if r["row"] == row]
+        if found := [r for r in of_row if r["column"] == column] or of_row:
+            seconds += missing * median(r["seconds"] for r in found)
+        else:
+            unknown += missing
+    known = [f"{seconds / 3600:.1f}"] if seconds else []
+    return " + ".join([*known, *[f"{unknown} not known"] * bool(unknown)])
+
+
+def unstarted() -> list[str]:
+    """The tables of conf/tables without a page."""
+    names = sorted(file.stem for file in TABLES.glob("*.yaml"))
+    return [name for name in names if not path().with_name(f"{name}.md").is_file()]
 
 
 def refresh(summary: Summary, title: str) -> None:
@@ -83,18 +111,24 @@ def refresh(summary: Summary, title: str) -> None:
     kept = {found[1]: found[0] for found in LINE.finditer(old)}
     lines = {name: text for name, text in kept.items() if path().with_name(f"{name}.md").is_file()}
     lines[summary.table.name] = line(summary, title)
-    text = drawn(lines)
+    text = drawn(lines, unstarted())
     if text != old:
         store.write(path(), text)
 
 
-def drawn(lines: dict[str, str]) -> str:
-    """The whole list; `lines` is keyed by table, and the name of a paper's table begins with the paper."""
+def drawn(lines: dict[str, str], later: Sequence[str]) -> str:
+    """The whole list; `lines` is keyed by table, and the name of a paper's table begins with the paper.
+
+    Tables of a paper in `later` have no run yet.
+    """
     parts, left = [HEAD], dict(sorted(lines.items()))
     groups = {f"{paper}_": f"[{title}]({address})" for paper, (title, address) in PAPERS.items()}
     for start, title in {**groups, "": "Tables of our own"}.items():
         if own := [left.pop(name) for name in [*left] if name.startswith(start)]:
             parts.append("\n".join([f"## {title}", "", *COLUMNS, *own, ""]))
+            if start and (names := [name for name in later if name.startswith(start)]):
+                links = ", ".join(f"[{name}](../{TABLES}/{name}.yaml)" for name in names)
+                parts.append(f"Planned, not begun: {links}.\n")
     sweeps = sorted(file.name.removesuffix(TRIALS) for file in store.RESULTS.glob(f"*{TRIALS}"))
     if sweeps:
         listed = [f"- [{name}]({name}.md)" for name in sweeps]

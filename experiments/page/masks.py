@@ -8,7 +8,7 @@ from base64 import b64decode
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from textwrap import fill
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -18,10 +18,12 @@ from experiments.plan.table import Figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Drawing
 
 LETTERS = 24  # of a line of a row's name
 INCH = 0.75  # the side of a picture
 BESIDE, BELOW = 1.06, 1.3  # from one picture to the next, in sides; numbers stand below
+FLOOR = "floor: the mean training mask"  # a table's label may speak of columns that have tags
 
 Line = tuple[str, np.ndarray, Sequence[float] | None]  # a name, pictures, the number of each
 
@@ -55,18 +57,16 @@ def lines_of(figure: Figure, summary: Summary) -> list[Line]:
         found = answers(record)
         assert found is not None
         mark = "†" if summary.cells[row, figure.column].stale else ""
-        name = fill(str(summary.table.rows[row].label).replace("$", r"\$") + mark, LETTERS)
-        lines.append((name, *found))
+        label = FLOOR if summary.table.rows[row].floor else summary.table.rows[row].label
+        lines.append((fill(label.replace("$", r"\$") + mark, LETTERS), *found))
     return lines
 
 
-def size_of(lines: int) -> tuple[float, float]:
-    """The size of a figure of so many lines, in inches."""
-    return INCH * (8 * BESIDE + 3), INCH * (lines * BELOW + 0.6)
-
-
 def paint(axes: "Axes", lines: Sequence[Line]) -> None:
-    """Draw lines of pictures below each other, the name of each on the left, numbers below its pictures."""
+    """Draw lines of pictures below each other, the name of each on the left, numbers below its pictures.
+
+    The pictures fill the drawing; names stand outside it, and `plots.save` widens it by them.
+    """
     for line, (_, pictures, numbers) in enumerate(lines):
         top = line * BELOW
         for place, picture in enumerate(pictures):
@@ -78,6 +78,8 @@ def paint(axes: "Axes", lines: Sequence[Line]) -> None:
                 )
     axes.set_yticks([line * BELOW + 0.5 for line in range(len(lines))], [name for name, _, _ in lines])
     most = max(len(pictures) for _, pictures, _ in lines)
-    axes.set(xticks=[], xlim=(0, most * BESIDE), ylim=(len(lines) * BELOW, -0.05))
+    width, height = most * BESIDE, len(lines) * BELOW
+    cast("Drawing", axes.figure).set_size_inches(INCH * width, INCH * height)
+    axes.set(position=(0, 0, 1, 1), xticks=[], xlim=(0, width), ylim=(height, 0))
     axes.tick_params(length=0, labelsize=8)
     axes.set_frame_on(False)

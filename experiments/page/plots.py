@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from experiments import store
 from experiments.page import masks
@@ -37,8 +37,7 @@ def figure_file(table: str, figure: str, kind: str) -> Path:
 
 def draw_one(figure: Figure, summary: Summary) -> list[Path]:
     """Draw a figure if it has finished runs; return its files."""
-    size = masks.size_of(len(figure.rows)) if figure.kind == "masks" else SIZE
-    with canvas(figure.name, size) as (drawing, axes):
+    with canvas(figure.name, layout=None if figure.kind == "masks" else "constrained") as (drawing, axes):
         if not KINDS[figure.kind](axes, figure, summary):
             return []
         axes.set(title=_words(figure.title), xlabel=_words(figure.x_label), ylabel=_words(figure.y_label))
@@ -52,15 +51,17 @@ def draw_one(figure: Figure, summary: Summary) -> list[Path]:
 
 
 @contextmanager
-def canvas(name: str, size: tuple[float, float] = SIZE) -> "Iterator[tuple[Drawing, Axes]]":
-    """An empty figure."""
+def canvas(
+    name: str, size: tuple[float, float] = SIZE, layout: Literal["constrained"] | None = "constrained"
+) -> "Iterator[tuple[Drawing, Axes]]":
+    """An empty figure; without a layout it is saved as large as what is drawn."""
     import matplotlib
 
     matplotlib.use("agg")
     from matplotlib import pyplot
 
     matplotlib.rcParams["svg.hashsalt"] = name  # the same records give the same file
-    drawing, axes = pyplot.subplots(figsize=size, layout="constrained")
+    drawing, axes = pyplot.subplots(figsize=size, layout=layout)
     try:
         yield drawing, axes
     finally:
@@ -71,7 +72,8 @@ def save(drawing: "Drawing", path: Path) -> None:
     """Write a figure, PNG or SVG as the path says."""
     metadata = {"Date": None} if path.suffix == ".svg" else {"Software": None}
     with store.replacing(path) as part:
-        drawing.savefig(part, format=path.suffix[1:], dpi=150, metadata=metadata)
+        size = None if drawing.get_layout_engine() else "tight"
+        drawing.savefig(part, format=path.suffix[1:], dpi=150, metadata=metadata, bbox_inches=size)
 
 
 def _sweep(axes: "Axes", figure: Figure, summary: Summary) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 
 from experiments import starts, store
 from experiments.fields import is_number
+from experiments.page import repeats
 from experiments.page.intervals import Sample
 from experiments.page.scores import derived
 from experiments.page.verdicts import Cell, Verdict, controlled, judge, starred
@@ -122,10 +123,13 @@ def view_of(table: Table, state: Mapping[str, Any], found: store.Records) -> Sum
 
 
 def _unseen(table: Table, records: list[store.Record]) -> list[Table]:
-    """The table on test examples whose inputs training lacks, if records tell that of some column."""
+    """The table on test examples whose inputs training lacks, in columns that have others too."""
     tested = [c for c in table.columns if table.metric_name(c).startswith("test/")]
     names = {c: table.metric_name(c).replace("test/", "test_unseen/", 1) for c in tested}
+    run = {r["column"] for r in records}
     told = {r["column"] for r in records if names.get(r["column"]) in r["metrics"]}
+    if table.metric.in_points:  # speeds have no such twin
+        told |= {c for c in run & names.keys() if repeats.note(table.columns[c])}
     columns = {c: replace(column, metric=names[c]) for c, column in table.columns.items() if c in told}
     title = "The same without test examples whose inputs are training inputs"
     return [replace(table.bare(), title=title, columns=columns)] if columns else []

@@ -5,8 +5,9 @@
 Parity first: the scheme and the bare loop end with the same weights, the two forms of a set with the same
 gradients. CPU time, one thread, batch of 32. Last, the overhead of chains over their unary network: words as
 long as the handwritten ones, a random picture for each letter. The online search of alpha uses the same share
-of training words as on the real data. For joint training of taggers see scripts.benchmarks.sequences, for
-masks of pictures scripts.benchmarks.pictures.
+of training words as on the real data. For joint training of taggers see scripts.benchmarks.sequences. Of
+pictures only a step of FCN-CE is here: K masks a picture and gradient-based inference are in
+scripts.benchmarks.pictures, an epoch of a Gaussian field in scripts.benchmarks.gaussian_training.
 """
 
 import sys

@@ -74,7 +74,7 @@ def with_data(figure: Figure, summary: Summary, folder: Path) -> list[Path]:
     pictures, truth = first_pictures(next(iter(records.values())), len(answers[0][1]))
     lines: list[masks.Line] = [("picture", pictures, None), ("truth", truth, None), *answers]
     files = [folder / f"{summary.table.name}_{figure.name}.{kind}" for kind in ("png", "svg")]
-    with plots.canvas(figure.name, masks.size_of(len(lines))) as (drawing, axes):
+    with plots.canvas(figure.name, layout=None) as (drawing, axes):
         masks.paint(axes, lines)
         axes.set(title=figure.title)
         for path in files:

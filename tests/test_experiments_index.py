@@ -1,0 +1,41 @@
+"""The list of all pages: the hours that are left, and the tables that are only planned."""
+
+import io
+import shutil
+
+from rich.console import Console
+
+import toy_world
+from experiments import store
+from experiments.page import index, page
+from experiments.page.summary import summarise
+from experiments.plan.spec import read_table
+from toy_world import World, fill
+
+world = toy_world.world  # the fixture
+
+
+def test_the_list_says_how_long_the_missing_runs_take_one_core(world: World) -> None:
+    fill({"plain": [0.50], "taught": [0.61, 0.61]})
+    lost = {"id": "l", "row": "plain", "column": "lost", "seed": 0, "metrics": {}, "seconds": 7200}
+    store.keep("toy", [lost | {"device": "cpu"}])
+    on_gpu = {"id": "g", "row": "wild", "column": "easy", "seed": 0, "metrics": {}, "seconds": 60}
+    store.keep("toy", [on_gpu | {"device": "NVIDIA H200"}])
+    # plain: 1 hour of easy, 2 of lost; taught: 2 of lost by its time on easy; one run of wild, two of after
+    assert index.hours_left(summarise(read_table("toy"))) == "5.0 + 3 not known"
+    fill({"plain": [0.50, 0.52], "wild": [0.1, 0.1], "after": [0.1, 0.1]})
+    assert index.hours_left(summarise(read_table("toy"))) == "4.0"
+    world.table(plain={}, taught={})  # easy alone, and all of it is there
+    assert index.hours_left(summarise(read_table("toy"))) == ""
+
+
+def test_the_list_names_tables_that_are_only_planned(world: World) -> None:
+    table = world.folder / "conf/tables/toy.yaml"
+    for name in ("seal_here", "seal_later", "first_look"):
+        shutil.copy(table, table.with_stem(name))
+    world.change("tables/seal_here.yaml", lambda tree: tree["source"].update(paper="seal"))
+    store.keep("seal_here", [{"id": "a", "row": "plain", "column": "easy", "seed": 0, "metrics": {}}])
+    page.render(read_table("seal_here"), Console(file=io.StringIO()))
+    text = index.path().read_text()
+    assert "Planned, not begun: [seal_later](../conf/tables/seal_later.yaml)." in text
+    assert "first_look" not in text
