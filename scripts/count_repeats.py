@@ -14,7 +14,7 @@ from experiments.page import repeats
 from scripts.options import alone
 
 DATA = ("bibtex", "delicious", "genbase", "genbase_clean", "cal500", "expr_fun", "spo_fun")
-SENTENCES = ("conll2003", "conll2000", "twitter_pos")
+SENTENCES = ("conll2003", "conll2003_plus", "conll2003_plus_plus", "conll2000", "twitter_pos")
 
 
 def counted(name: str) -> dict[str, int] | None:
