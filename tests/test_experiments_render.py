@@ -41,6 +41,12 @@ def test_seconds_an_epoch_are_those_of_one_update_a_batch() -> None:
     assert number(run | {"epochs": 0}, "seconds_per_epoch") is None
 
 
+def test_a_training_curve_is_its_mean_or_what_follows_the_chosen_epoch() -> None:
+    run = {"metrics": {}, "best_epoch": 1, "curves": {"energy": [1.0, 5.0, 3.0, 3.0]}}
+    assert (number(run, "curves.energy"), number(run, "after.energy")) == (3.0, -2.0)
+    assert number(run, "curves.other") is None and number(run, "after.other") is None
+
+
 def summary(**state: Any) -> Summary:
     return summarise(read_table("toy"), state)
 
