@@ -87,8 +87,8 @@ def test_a_moved_run_trains_longer_and_still_knows_its_best_epoch(world: World) 
 
 
 def test_a_folder_that_never_trained_is_free(world: World) -> None:
-    with pytest.raises(UserError, match="Invalid learning rate"):
-        by_hand("runs/mine", "--model.init_args.optimizer.init_args.lr=-1")
+    with pytest.raises(UserError, match="Invalid weight_decay value"):
+        by_hand("runs/mine", "--model.init_args.optimizer.init_args.weight_decay=-1")
     assert by_hand("runs/mine")["epochs"] > 0
 
 
