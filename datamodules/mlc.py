@@ -258,9 +258,9 @@ class MultiLabelData(DeviceData):
             return
         if num_labels == self.num_labels and not self._published:
             raise DataMismatch(
-                f"{self.dataset} has {num_attributes} attributes: {num_labels} labels (--data.num_labels) "
-                f"and so {num_features} features (encoding: {self.encoding}), the configuration says "
-                f"{self.num_features}. Set --data.num_features {num_features}; if some of these are labels, "
+                f"{self.dataset} has {num_attributes} attributes, of which {num_labels} are labels "
+                f"(--data.num_labels); the others make {num_features} features (encoding: {self.encoding}), "
+                f"the configuration says {self.num_features}. Set --data.num_features {num_features}; if some of these are labels, "
                 "correct --data.num_labels first."
             )
         raise DataMismatch(

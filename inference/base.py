@@ -3,7 +3,7 @@
 import enum
 from abc import ABC, ABCMeta, abstractmethod
 from dataclasses import dataclass
-from typing import Generic, TypeVar, get_args
+from typing import Generic, TypeVar, get_args, get_origin
 
 from torch import Tensor
 
@@ -63,8 +63,9 @@ class Criterion(ABC, Generic[P]):
 
     def declared_for(self) -> set[type]:
         """The kinds of potentials that its class names, as in Criterion[ChainPotentials]."""
-        bases = getattr(type(self), "__orig_bases__", ())
-        return {kind for base in bases for kind in get_args(base) if isinstance(kind, type)}
+        bases = (base for cls in type(self).__mro__ for base in vars(cls).get("__orig_bases__", ()))
+        own = (get_args(base) for base in bases if issubclass(get_origin(base) or object, Criterion))
+        return {kind for kinds in own for kind in kinds if isinstance(kind, type)}
 
 
 @dataclass(frozen=True)

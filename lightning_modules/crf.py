@@ -1,6 +1,6 @@
 """What the schemes of CRFs share: an energy with potentials, a criterion, a training curve of their ratio."""
 
-from typing import Any, get_type_hints
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -53,9 +53,10 @@ class CRFScheme(Scheme):
 
 
 def _check_fits(energy: StructuredEnergy, criterion: Criterion) -> None:
-    has = get_type_hints(type(energy).potentials).get("return", Potentials)
+    has = type(energy).potentials.__annotations__.get("return", Any)
+    kinds = getattr(has, "__mro__", ())  # a hint that is no class says nothing
     for takes in criterion.declared_for():
-        if has is not Potentials and takes not in has.__mro__:
+        if kinds and has not in (Any, Potentials) and takes not in kinds:
             raise ValueError(
                 f"criterion is {type(criterion).__name__}, which takes {takes.__name__}, and "
                 f"{type(energy).__name__} has {has.__name__}: take another, such as one of conf/objective/."

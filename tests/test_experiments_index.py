@@ -21,10 +21,16 @@ def test_the_list_says_how_long_the_missing_runs_take_one_core(world: World) -> 
     store.keep("toy", [lost | {"device": "cpu"}])
     on_gpu = {"id": "g", "row": "wild", "column": "easy", "seed": 0, "metrics": {}, "seconds": 60}
     store.keep("toy", [on_gpu | {"device": "NVIDIA H200"}])
-    # plain: 1 hour of easy, 2 of lost; taught: 2 of lost by its time on easy; one run of wild, two of after
-    assert index.hours_left(summarise(read_table("toy"))) == "5.0 + 3 not known"
+    # plain: 1 hour of easy, 2 of lost; two of taught on lost, one run of wild, two of after
+    assert index.hours_left(summarise(read_table("toy"))) == "3.0 + 5 not known"
     fill({"plain": [0.50, 0.52], "wild": [0.1, 0.1], "after": [0.1, 0.1]})
-    assert index.hours_left(summarise(read_table("toy"))) == "4.0"
+    assert index.hours_left(summarise(read_table("toy"))) == "2.0 + 2 not known"
+    world.change("tables/toy.yaml", lambda tree: tree["columns"]["lost"].update(unavailable="not public"))
+    assert index.hours_left(summarise(read_table("toy"))) == ""
+    world.change("tables/toy.yaml", lambda tree: tree["columns"]["lost"].pop("unavailable"))
+    (short,) = [r for r in store.read_results("toy").records if r["column"] == "lost"]
+    store.keep("toy", [short | {"seconds": 9}])
+    assert index.hours_left(summarise(read_table("toy"))) == "< 0.1 + 2 not known"
     world.table(plain={}, taught={})  # easy alone, and all of it is there
     assert index.hours_left(summarise(read_table("toy"))) == ""
 

@@ -167,7 +167,7 @@ def test_arguments_of_an_object_need_no_init_args(root: Path, layer: str, tmp_pa
     assert (optimizer["lr"], optimizer["momentum"]) == (0.5, 0.9)
 
 
-def test_an_option_may_refer_to_a_part(root: Path) -> None:
+def test_an_option_may_refer_to_a_part(root: Path, tmp_path: Path) -> None:
     files = [
         f"{root}/conf/data/generated.yaml",
         f"{root}/conf/scheme/implicit.yaml",
@@ -181,6 +181,12 @@ def test_an_option_may_refer_to_a_part(root: Path) -> None:
         assert energy["joint"]["init_args"] == {"num_labels": 14, "num_patterns": 5}
     net = ParseOnly().resolve([*given, "--model.task_net=${energy.init_args.local.init_args.net}"])
     assert net["model"]["init_args"]["task_net"]["class_path"] == "networks.mlp.LabelMLP"
+    (tmp_path / "other.yaml").write_text("other: {class_path: torch.optim.SGD, init_args: {lr: 0.3}}")
+    layers = [f"--config={name}" for name in (*files, tmp_path / "other.yaml")]
+    optimizer = ParseOnly().resolve([*layers, "--optimizer", "${other}"])["model"]["init_args"][
+        "task_optimizer"
+    ]
+    assert optimizer["class_path"] == "torch.optim.SGD" and optimizer["init_args"]["lr"] == 0.3
 
 
 @pytest.mark.parametrize(

@@ -42,9 +42,12 @@ def test_seconds_an_epoch_are_those_of_one_update_a_batch() -> None:
 
 
 def test_a_training_curve_is_its_mean_or_what_follows_the_chosen_epoch() -> None:
-    run = {"metrics": {}, "best_epoch": 1, "curves": {"energy": [1.0, 5.0, 3.0, 3.0]}}
+    curves = {"energy": [1.0, 5.0, 3.0, 3.0], "ratio": [1.0] * 32, "hinge": [1.0], "nan": [0.0] * 3 + [None]}
+    run = {"metrics": {}, "epochs": 4, "best_epoch": 1, "curves": curves}
     assert (number(run, "curves.energy"), number(run, "after.energy")) == (3.0, -2.0)
-    assert number(run, "curves.other") is None and number(run, "after.other") is None
+    assert number(run, "curves.other") is None
+    for name in ("other", "ratio", "hinge", "nan"):  # none, several an epoch, of one phase, no number
+        assert number(run, f"after.{name}") is None
 
 
 def summary(**state: Any) -> Summary:

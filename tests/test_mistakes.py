@@ -94,10 +94,15 @@ def test_only_incomplete_files_of_our_own_are_removed(tmp_path: Path) -> None:
             "--trainer.callbacks+=StochasticWeightAveraging --trainer.callbacks.swa_lrs=0.1",
             "StochasticWeightAveraging (at trainer.callbacks.2) has a default that no file can hold: set dev",
         ),
+        ("--config=", "--config takes a file, such as conf/data/yeast.yaml."),
+        (
+            '--trainer.callbacks=[{"class_path":"OnExceptionCheckpoint","init_args":{"dirpath":"there"}}]',
+            "no ModelCheckpoint, and a run tests its best checkpoint",
+        ),
         ("--trainer.callbacks=[]", "no ModelCheckpoint, and a run tests its best checkpoint"),
         (
             "--trainer.profiler=simple",
-            "simple has no file to write to. Take --trainer.profiler",
+            "simple has no file to write to. Name its class and a file, as in --tr",
         ),
         ("--trainer.precision=bf17", "'bf17' (at trainer.precision): expected one of transformer-engine"),
         ("--seed_everything=abc", "--seed_everything abc: take a whole number."),

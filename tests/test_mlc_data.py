@@ -257,7 +257,8 @@ def test_one_file_of_a_user_is_split_by_its_own_seed_not_by_the_run(tmp_path: Pa
 def test_sizes_that_differ_from_the_files_are_named(tmp_path: Path) -> None:
     train = write(tmp_path / "a.arff", sparse_arff(20, 9, 3, words=4))
     says = (
-        r"has 12 attributes: 3 labels .* 9 features .* says 0\. Set --data\.num_features 9; if some of these"
+        r"has 12 attributes, of which 3 are labels .* make 9 features .* says 0\. "
+        r"Set --data\.num_features 9; if some of these"
     )
     with pytest.raises(DataMismatch, match=says):
         MultiLabelData(num_labels=3, train=train).setup()

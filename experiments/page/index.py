@@ -38,8 +38,8 @@ page, on the paper's claims and on our own, one for each claim and column. `make
 what is missing.
 
 *Hours left* are those of one CPU core. A missing run takes as long as the median finished run of its row and
-column, or of its row. *Not known* counts the missing runs of rows that no core has finished. Tables may share
-runs.
+column. *Not known* counts the missing runs where no core has finished one. Columns whose data are not public are
+left out. Tables may share runs.
 
 A verdict goes by the 95 % interval of a difference over seeds. *Holds*: it is above what the claim
 asks. *Fails*: it is below. *Level*: it is within 0.2 points. *Undecided*: it is none of these, or there
@@ -83,16 +83,16 @@ def line(summary: Summary, title: str) -> str:
 
 def hours_left(summary: Summary) -> str:
     """The hours of one CPU core that the missing runs take, and how many runs have no such estimate."""
-    timed = [r for r in summary.records if r.get("device") == "cpu" and r.get("seconds") is not None]
-    seconds, unknown = 0.0, 0
-    for (row, column), cell in summary.cells.items():
-        missing = cell.planned - cell.finished
-        of_row = [r for r in timed if r["row"] == row]
-        if found := [r for r in of_row if r["column"] == column] or of_row:
-            seconds += missing * median(r["seconds"] for r in found)
-        else:
-            unknown += missing
-    known = [f"{seconds / 3600:.1f}"] if seconds else []
+    timed: dict[tuple[str, str], list[float]] = {}
+    for record in summary.records:
+        if record.get("device") == "cpu" and record.get("seconds") is not None:
+            timed.setdefault((record["row"], record["column"]), []).append(record["seconds"])
+    hours, unknown = 0.0, 0
+    for place, cell in summary.cells.items():
+        missing = 0 if summary.table.columns[place[1]].unavailable else cell.planned - cell.finished
+        hours += missing * median(timed.get(place, [0])) / 3600
+        unknown += 0 if place in timed else missing
+    known = [f"{hours:.1f}" if hours >= 0.05 else "< 0.1"] if hours else []
     return " + ".join([*known, *[f"{unknown} not known"] * bool(unknown)])
 
 

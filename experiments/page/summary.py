@@ -185,8 +185,8 @@ def usual_data(records: Iterable[store.Record]) -> dict[str, str]:
 def number(record: Mapping[str, Any], name: str) -> float | None:
     """A metric of a record, or another of its numbers, such as its seconds.
 
-    `curves.implicit` is the mean of a training curve, `after.implicit` its last value less that of the chosen
-    epoch; `a per b` is the ratio of two numbers.
+    `curves.implicit` is the mean of a training curve, `after.energy_f1` the last value of one with
+    a value an epoch, less that of the chosen epoch; `a per b` is the ratio of two numbers.
 
     `seconds_per_epoch` is the time of one update a batch. If several parts move, it is the time of an epoch
     times the share of the part with most updates.   [Implicit Table 5]
@@ -199,8 +199,9 @@ def number(record: Mapping[str, Any], name: str) -> float | None:
         return fmean(curve) if curve else None
     if name.startswith("after."):
         curve = record.get("curves", {}).get(name.removeprefix("after."), [])
-        chosen = record.get("best_epoch")
-        return curve[-1] - curve[chosen] if curve and chosen is not None else None
+        last, chosen = record["epochs"] - 1, record["best_epoch"]
+        whole = len(curve) == last + 1 and is_number(curve[last]) and is_number(curve[chosen])
+        return curve[last] - curve[chosen] if whole else None
     if name == "seconds_per_epoch":
         updates = (record.get("updates") or {"all": 1}).values()
         if not record.get("epochs") or not record.get("seconds") or not any(updates):

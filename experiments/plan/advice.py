@@ -27,7 +27,7 @@ OTHERWISE = {  # what users of Lightning's command line try
 }
 FITTING = {
     "StructuredEnergy": " A CRF needs exact inference: for this scheme take data with tags, or "
-    "conf/data/weizmann_horses.yaml or folder.yaml."
+    "conf/data/weizmann_horses.yaml or conf/data/folder.yaml."
 }
 NOISE = ("Does not validate", "Subtypes:", "Errors:", "Given value", "Expected a <class 'NoneType'>")
 

@@ -88,14 +88,13 @@ def split(arguments: list[str]) -> tuple[list[str], list[str]]:
     """The config files of a command line, and its other arguments."""
     files, others, words = [], [], iter(arguments)
     for word in words:
-        if word in ("--config", "-c"):
-            if (name := next(words, "--")).startswith("-"):
-                raise ConfigError(f"{word} takes a file, such as conf/data/yeast.yaml.")
-            files.append(name)
-        elif word.startswith("--config="):
-            files.append(word.partition("=")[2])
-        else:
+        option, equals, name = word.partition("=")
+        if option not in ("--config", "-c"):
             others.append(word)
+        elif (name := name if equals else next(words, "")) in ("", ".") or name.startswith("-"):
+            raise ConfigError(f"{option} takes a file, such as conf/data/yeast.yaml.")
+        else:
+            files.append(name)
     return files, others
 
 
@@ -111,9 +110,9 @@ def rows_of(path: Path) -> dict[str, Tree]:
     return tree if isinstance(tree, dict) else {}
 
 
-def whole(name: str) -> Tree:
-    """A file, over the files that its `over` names."""
-    return _merged(layer for _, layer in _read(name))
+def merged_files(*names: str) -> Tree:
+    """Files, each over those that its `over` names and over the ones before it."""
+    return _merged(layer for name in names for _, layer in _read(name))
 
 
 def merge(lower: Tree, upper: Tree) -> Tree:
@@ -143,7 +142,7 @@ def merge(lower: Tree, upper: Tree) -> Tree:
 
 def nested(files: Iterable[str], options: Mapping[str, Tree]) -> Tree:
     """Options as a layer over these files; `init_args` that a dotted key leaves out are filled in."""
-    below = _merged(layer for name in files for _, layer in _read(name))
+    below = merged_files(*files)
     tree: Tree = {}
     for key, value in options.items():
         words, node = list[str](), below
@@ -267,7 +266,7 @@ def _take_options(found: Layered, parts: dict[str, Tree]) -> Iterator[tuple[str,
             found.options.append(word)
             continue
         said, keys = value_of(value if equals else next(words, "")), key.split(".")[1:]
-        if not keys and isinstance(said, str) and "class_path" in _keys(parts[name]):
+        if not keys and isinstance(said, str) and not _root(said) and "class_path" in _keys(parts[name]):
             said = {"class_path": said}
         parts[name] = merge(parts[name], _nested(parts[name], keys, said))
         yield word, name

@@ -1,6 +1,10 @@
 """Settings of the trainer with which no run can end well, refused before anything is built."""
 
+import inspect
+from pydoc import locate
+
 from jsonargparse import Namespace
+from pytorch_lightning import callbacks
 
 from experiments.errors import ConfigError
 from experiments.fields import LARGEST_SEED
@@ -39,15 +43,15 @@ def check(config: Namespace) -> None:
         raise ConfigError(
             "--trainer.enable_checkpointing is false, and a run tests its best checkpoint. Leave it out."
         )
-    if not any(callback["class_path"].endswith("Checkpoint") for callback in trainer.callbacks or []):
+    if not any(_keeps_the_best(callback["class_path"]) for callback in trainer.callbacks or []):
         raise ConfigError(
-            "--trainer.callbacks has no ModelCheckpoint, and a run tests its best checkpoint: the list given "
-            "replaced it. To add callbacks, write --trainer.callbacks+=CLASS, or `callbacks+:` in a file."
+            "--trainer.callbacks has no ModelCheckpoint, and a run tests its best checkpoint. To add callbacks "
+            "to those that a run has, write --trainer.callbacks+=CLASS, or `callbacks+:` in a file."
         )
     if isinstance(trainer.profiler, str):
         raise ConfigError(
-            f"--trainer.profiler {trainer.profiler} has no file to write to. Take --trainer.profiler "
-            "pytorch_lightning.profilers.SimpleProfiler --trainer.profiler.dirpath . "
+            f"--trainer.profiler {trainer.profiler} has no file to write to. Name its class and a file, as in "
+            "--trainer.profiler pytorch_lightning.profilers.SimpleProfiler --trainer.profiler.dirpath . "
             "--trainer.profiler.filename profile"
         )
     for name in NEEDED:
@@ -79,3 +83,10 @@ def _check_objects(config: Namespace) -> None:
         for argument, value in arguments.items():
             if isinstance(value, str) and value.startswith(UNWRITTEN):
                 raise ConfigError(f"{name} (at {place}) has a default that no file can hold: set {argument}.")
+
+
+def _keeps_the_best(callback: str) -> bool:
+    found = locate(callback) or getattr(
+        callbacks, callback, None
+    )  # Lightning's may be named without a module
+    return inspect.isclass(found) and issubclass(found, callbacks.ModelCheckpoint)

@@ -15,7 +15,7 @@ from experiments.page.plots import figure_file
 from experiments.page.summary import Summary
 from experiments.plan.advice import not_installed
 from experiments.plan.compose import RUN_DIR, fill
-from experiments.plan.layers import whole
+from experiments.plan.layers import merged_files
 from experiments.plan.runs import Plan
 from experiments.tracking.client import PROJECT, explained, run_id
 
@@ -30,7 +30,7 @@ def read_logger(name: str | None) -> dict[str, Any] | None:
     """
     if not name:
         return None
-    tree = whole(name)
+    tree = merged_files(name)
     trainer = tree.get("trainer") or {}
     if set(tree) != {"trainer"} or set(trainer) != {"logger"} or not isinstance(trainer["logger"], dict):
         raise TableError(
