@@ -37,7 +37,7 @@ from lightning_modules.crf_scaled import CRFScaled
 from lightning_modules.crf_stage import CRFStage
 from lightning_modules.cross_entropy import CrossEntropy
 from lightning_modules.metrics.sequence import SequenceScores
-from networks.inputs import Sequences
+from networks.inputs import Inputs, Sequences
 from networks.pretrained import read_checkpoint
 
 LETTERS = OCRLetters().missing()
@@ -103,7 +103,7 @@ def scheme(name: str, criterion: Criterion = CRITERIA[1], **options: Any) -> CRF
 class Unsaid(ChainEnergy):
     """Its author says little of the potentials."""
 
-    def potentials(self, x: Any, mask: Tensor | None) -> Potentials:
+    def potentials(self, x: Inputs, mask: Tensor | None) -> Potentials:
         return super().potentials(x, mask)
 
 

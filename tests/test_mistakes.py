@@ -102,7 +102,7 @@ def test_only_incomplete_files_of_our_own_are_removed(tmp_path: Path) -> None:
         ("--trainer.callbacks=[]", "no ModelCheckpoint, and a run tests its best checkpoint"),
         (
             "--trainer.profiler=simple",
-            "simple has no file to write to. Name its class and a file, as in --tr",
+            "simple has no file to write to. Name its class and a file: --trainer.profiler",
         ),
         ("--trainer.precision=bf17", "'bf17' (at trainer.precision): expected one of transformer-engine"),
         ("--seed_everything=abc", "--seed_everything abc: take a whole number."),

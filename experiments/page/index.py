@@ -38,8 +38,8 @@ page, on the paper's claims and on our own, one for each claim and column. `make
 what is missing.
 
 *Hours left* are those of one CPU core. A missing run takes as long as the median finished run of its row and
-column. *Not known* counts the missing runs where no core has finished one. Columns whose data are not public are
-left out. Tables may share runs.
+column. *Not known* counts the missing runs where no core has finished one. Columns whose data are not public
+are left out. Tables may share runs.
 
 A verdict goes by the 95 % interval of a difference over seeds. *Holds*: it is above what the claim
 asks. *Fails*: it is below. *Level*: it is within 0.2 points. *Undecided*: it is none of these, or there

@@ -45,12 +45,12 @@ def check(config: Namespace) -> None:
         )
     if not any(_keeps_the_best(callback["class_path"]) for callback in trainer.callbacks or []):
         raise ConfigError(
-            "--trainer.callbacks has no ModelCheckpoint, and a run tests its best checkpoint. To add callbacks "
-            "to those that a run has, write --trainer.callbacks+=CLASS, or `callbacks+:` in a file."
+            "--trainer.callbacks has no ModelCheckpoint, and a run tests its best checkpoint. To add to the "
+            "callbacks that a run has, write --trainer.callbacks+=CLASS, or `callbacks+:` in a file."
         )
     if isinstance(trainer.profiler, str):
         raise ConfigError(
-            f"--trainer.profiler {trainer.profiler} has no file to write to. Name its class and a file, as in "
+            f"--trainer.profiler {trainer.profiler} has no file to write to. Name its class and a file: "
             "--trainer.profiler pytorch_lightning.profilers.SimpleProfiler --trainer.profiler.dirpath . "
             "--trainer.profiler.filename profile"
         )
