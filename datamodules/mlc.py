@@ -260,8 +260,8 @@ class MultiLabelData(DeviceData):
             raise DataMismatch(
                 f"{self.dataset} has {num_attributes} attributes, of which {num_labels} are labels "
                 f"(--data.num_labels); the others make {num_features} features (encoding: {self.encoding}), "
-                f"the configuration says {self.num_features}. Set --data.num_features {num_features}; if some of these are labels, "
-                "correct --data.num_labels first."
+                f"the configuration says {self.num_features}. Set --data.num_features {num_features}; if "
+                "some of these are labels, correct --data.num_labels first."
             )
         raise DataMismatch(
             f"{self.dataset} has {num_features} features (encoding: {self.encoding}) and {num_labels} "
