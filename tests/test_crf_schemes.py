@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import pytest
 import pytorch_lightning as pl
@@ -17,11 +17,9 @@ from torch import Tensor, nn
 from datamodules.batches import Batch, Batches
 from datamodules.ocr import OCRLetters
 from energies.chain import ChainEnergy
-from energies.potentials import ChainPotentials, Potentials
 from energies.scaling import FixedAlpha, HardTemperature, Offline, Online, Regularised, Scaling, Temperature
 from energies.spaces import TagSequences
 from finished_runs import runner
-from inference.base import CriterionPair
 from inference.chain.criteria import (
     Criterion,
     Likelihood,
@@ -29,7 +27,6 @@ from inference.chain.criteria import (
     MeanFieldCrossEntropy,
     StructuredSVM,
 )
-from inference.gaussian.criteria import CrossEntropy as FieldCrossEntropy
 from lightning_modules.base import Scheme
 from lightning_modules.crf import CRFScheme
 from lightning_modules.crf_joint import CRFJoint
@@ -37,12 +34,11 @@ from lightning_modules.crf_scaled import CRFScaled
 from lightning_modules.crf_stage import CRFStage
 from lightning_modules.cross_entropy import CrossEntropy
 from lightning_modules.metrics.sequence import SequenceScores
-from networks.inputs import Inputs, Sequences
+from networks.inputs import Sequences
 from networks.pretrained import read_checkpoint
 
 LETTERS = OCRLetters().missing()
 N, T, D, S = 8, 5, 6, 4
-S_ = TypeVar("S_")
 LENGTHS = torch.tensor([5, 3, 4, 1, 5, 2, 5, 4])
 adam, sgd = partial(torch.optim.Adam, lr=0.05), partial(torch.optim.SGD, lr=0.1)
 CRITERIA = [Likelihood(), MarginalCrossEntropy(), StructuredSVM(), MeanFieldCrossEntropy()]
@@ -98,35 +94,6 @@ def scheme(name: str, criterion: Criterion = CRITERIA[1], **options: Any) -> CRF
     if name == "stage":
         return CRFStage(energy, criterion, adam, adam, sgd, **common)
     return CRFScaled(energy, criterion, SCALINGS[name](), adam, **common)
-
-
-class Unsaid(ChainEnergy):
-    """Its author says little of the potentials."""
-
-    def potentials(self, x: Inputs, mask: Tensor | None) -> Potentials:
-        return super().potentials(x, mask)
-
-
-class Named(Generic[S_]):
-    """A parent that is no criterion."""
-
-
-class Mine(Named[int], Likelihood):
-    """Of a user, with another parent."""
-
-
-def test_criteria_and_energies_that_say_less_or_more_are_taken() -> None:
-    assert Mine().declared_for() == {ChainPotentials}
-    common: dict[str, Any] = {"space": TagSequences(S), "metric": SequenceScores(), "seed": 1}
-    for criterion in (Mine(), FieldCrossEntropy()):
-        CRFJoint(Unsaid(net(), S), criterion, adam, **common)
-    scheme("joint", Mine())
-
-
-def test_a_criterion_of_other_potentials_is_refused() -> None:
-    for other in (FieldCrossEntropy(), CriterionPair(CRITERIA[0], FieldCrossEntropy())):
-        with pytest.raises(ValueError, match="takes GaussianPotentials, and ChainEnergy has ChainPotentials"):
-            scheme("joint", other)
 
 
 class Watch(pl.callbacks.Checkpoint):
