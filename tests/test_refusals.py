@@ -142,7 +142,7 @@ def test_sizes_of_own_data_that_are_left_out_are_told_and_nothing_else(
     file.write_text(dense_arff(x, y))
     files, run = ["conf/data/arff.yaml", CE[1]], f"--run_dir={tmp_path / 'run'}"
     (line,) = said(capsys, files, f"--data.train={file}", "--data.num_labels=3", run)
-    assert line.startswith(f"{file} has 8 attributes: 3 labels (--data.num_labels) and so 5 features ")
+    assert line.startswith(f"{file} has 8 attributes, of which 3 are labels (--data.num_labels); the others ")
     assert line.endswith(
         "Set --data.num_features 5; if some of these are labels, correct --data.num_labels first."
     )
