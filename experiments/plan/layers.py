@@ -91,7 +91,7 @@ def split(arguments: list[str]) -> tuple[list[str], list[str]]:
         option, equals, name = word.partition("=")
         if option not in ("--config", "-c"):
             others.append(word)
-        elif (name := name if equals else next(words, "")) in ("", ".") or name.startswith("-"):
+        elif not (name := name if equals else next(words, "")) or name.startswith("-"):
             raise ConfigError(f"{option} takes a file, such as conf/data/yeast.yaml.")
         else:
             files.append(name)
