@@ -18,6 +18,7 @@ from rich.text import Text
 
 from experiments.errors import Stopped, UserError
 from experiments.run import slurm
+from experiments.run.memory import unswept
 from experiments.tracking import agent
 
 OPTIONS = {  # the most common ones; the parser of the run has all
@@ -65,9 +66,10 @@ def main(arguments: list[str] | None = None) -> int:
 
         name, dry, arguments = take_options(arguments)
         cluster = None if name is None else read_cluster(name)
-        from pytorch_lightning.utilities import rank_zero_only
+        with unswept():
+            from pytorch_lightning.utilities import rank_zero_only
 
-        from experiments.run.by_hand import train
+            from experiments.run.by_hand import train
 
         first = rank_zero_only.rank == 0  # type: ignore[attr-defined]  # Lightning sets it elsewhere
         console = Console(highlight=False, quiet=not first)

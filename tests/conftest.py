@@ -4,6 +4,7 @@ The shapes written in the annotations of energies, inference and losses are chec
 tests: jaxtyping's import hook has beartype look at each argument and result.
 """
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,6 +37,7 @@ LONG = (
     "text",
 )
 
+gc.disable()  # until all tests are imported: see pytest_runtestloop
 install_import_hook(CHECKED, "shape_checks.checked")
 torch.set_num_threads(1)
 # Sizes are drawn the same way each time, and a slow machine is no failure.
@@ -51,6 +53,14 @@ def pytest_xdist_auto_num_workers() -> int:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Long files first; a worker takes whole files, so that what a file's tests share is made once."""
     items.sort(key=lambda item: item.path.stem.removeprefix("test_") not in LONG)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop() -> None:
+    """What is imported stays: to look through it for garbage again and again takes a tenth of the time."""
+    gc.enable()
+    gc.freeze()
+    gc.set_threshold(10_000)
 
 
 @pytest.fixture

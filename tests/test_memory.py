@@ -1,5 +1,6 @@
-"""Freed memory stays with the process; sparse features keep a run small."""
+"""Freed memory stays with the process; forks share what is imported; sparse features keep a run small."""
 
+import gc
 import json
 import os
 import platform
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from committed import ROOT
+from experiments.run.memory import unswept
 from test_mlc_data import configured
 
 FAULTS = """
@@ -36,6 +38,50 @@ def test_steps_that_free_and_allocate_the_same_blocks_touch_no_new_pages() -> No
         for way in ("kept", "returned")
     }
     assert faults["kept"] < 100 < faults["returned"], faults
+
+
+SHARED = """
+import gc
+from concurrent.futures import ProcessPoolExecutor
+from experiments.run import workers
+
+def private() -> int:
+    lines = open("/proc/self/smaps_rollup").read().splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Private"))
+
+def copied(_: int) -> tuple[bool, int]:
+    before = private()
+    gc.collect()
+    return gc.isenabled(), private() - before
+
+if __name__ == "__main__":
+    context = workers.server(["lightning_modules.cross_entropy"])
+    with workers.pool_of(1, context) as pool:
+        looks, kib = pool.submit(copied, 0).result()
+    workers.stop_server()
+    print(looks, kib)
+"""
+
+
+@pytest.mark.skipif(platform.system() != "Linux", reason="asks the kernel of Linux")
+def test_a_fork_that_looks_for_garbage_copies_nothing_of_what_the_server_imported(tmp_path: Path) -> None:
+    script = tmp_path / "shared.py"
+    script.write_text(SHARED)
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, str(script)]
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=True)
+    looks, kib = done.stdout.split()
+    assert looks == "True"
+    assert int(kib) < 20_000
+
+
+def test_after_imports_the_collector_works_and_passes_over_what_there_is() -> None:
+    before = gc.get_freeze_count()
+    with pytest.raises(ImportError), unswept():
+        assert not gc.isenabled()
+        raise ImportError
+    assert gc.isenabled()
+    assert gc.get_freeze_count() > before
 
 
 LARGE_PARENT = """

@@ -1,6 +1,9 @@
-"""How glibc handles freed memory."""
+"""How glibc handles freed memory, and Python what is imported."""
 
 import ctypes
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 TRIM_THRESHOLD, TOP_PAD, MMAP_THRESHOLD = -1, -2, -3  # constants of glibc's malloc.h
 SETTINGS = {MMAP_THRESHOLD: 32 << 20, TRIM_THRESHOLD: 512 << 20, TOP_PAD: 64 << 20}  # bytes
@@ -14,3 +17,17 @@ def keep_freed() -> bool:
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     return mallopt is not None and all(mallopt(key, value) for key, value in SETTINGS.items())
+
+
+@contextmanager
+def unswept() -> Iterator[None]:
+    """Import without a look for garbage, now and later: what large libraries make is there to stay.
+
+    A start takes a third less time. `experiments.forks` does the same in the fork server.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+        gc.freeze()

@@ -23,6 +23,7 @@ from experiments.plan.compose import Composed, Layers, compose, remember_files, 
 from experiments.run.slurm import heed_notice
 
 PRELOAD = [
+    "experiments.forks",  # first
     "experiments.run.fit",
     "experiments.run.execute",
     "experiments.plan.compose",
