@@ -13,11 +13,13 @@ from scipy.stats import false_discovery_control, ttest_1samp, ttest_ind
 
 from experiments.page import words
 from experiments.page.intervals import Sample, false_discovery_cut, paired_estimate, welch_estimate
-from experiments.page.verdicts import Cell, Verdict, controlled, judge, starred, welch
+from experiments.page.verdicts import Cell, Verdict, controlled, distinct, judge, starred, welch
 from experiments.plan.claims import ClaimError, Difference, Parts, differences, read_claim
+from experiments.plan.spec import read_table
 from experiments.plan.table import Metric
 
 POINTS = Metric("test/f1", scale=100)
+TABLE = read_table("seal_mlc")  # its metric is of points
 Values = st.lists(st.floats(0, 100, allow_nan=False).map(lambda v: round(v, 2)), min_size=3, max_size=10)
 
 
@@ -195,9 +197,10 @@ def test_the_paired_test_agrees_with_scipy(gaps: list[float]) -> None:
     assert estimate.mean + estimate.half() == pytest.approx(found.confidence_interval().high)
 
 
-def test_what_is_never_apart_is_alike_and_what_always_is_by_the_same_is_not() -> None:
-    for gap, p in ((0.0, 1.0), (2.0, 0.0)):
-        assert paired_estimate([(1.0, dict.fromkeys(range(3), gap))], range(3), 0.0).p == p
+def test_what_is_apart_by_the_same_in_every_run_is_no_test() -> None:
+    for gap, state in ((0.0, "level"), (2.0, "holds")):
+        found = verdict("a > b", a=[10.0 + gap] * 3, b=[10.0] * 3)
+        assert (found.p, found.state) == (None, state)
     assert math.isclose(paired_estimate([(1.0, {0: 2.0, 1: 1.0})], [0, 1], 0.0).freedom, 1)
 
 
@@ -219,3 +222,31 @@ def test_a_number_of_seeds_is_told_up_to_a_hundred() -> None:
     undecided = verdict("a > b", a=[11.0, 12.0, 13.0], b=[10.0, 10.0, 10.0])
     assert words._needed(replace(undecided, needed=words.MOST)) == f", some {words.MOST} seeds would decide"
     assert words._needed(replace(undecided, needed=words.MOST + 1)) == f", {words.MOST} seeds would not"
+    assert words._needed(verdict("a > b", a=[11.0, 12.0], b=[10.0, 10.0])) == ", two seeds"
+    assert words._needed(verdict("a > b", a=[11.0], b=[10.0])) == ", one seed"
+
+
+def test_runs_that_differ_by_rounding_are_the_same_and_take_no_chance_from_others() -> None:
+    same = verdict("a > b", a=[80.0, 81.00001, 79.99999], b=[80.0, 81.0, 80.0])
+    assert (same.p, same.state) == (None, "level")
+    claim = read_claim({"holds": "a > b"}, "ab", ["c"])
+    cells = {
+        ("a", "c"): cell("a", {0: 12.0, 1: 13.0, 2: 14.0}),
+        ("b", "c"): cell("b", {0: 10.0, 1: 10.0, 2: 10.0}),
+    }
+    (sure,) = judge(claim, cells, POINTS)  # p = 0.035, too much among two
+    (opposite,) = judge(read_claim({"holds": "a < b"}, "ab", ["c"]), cells, POINTS)
+    assert distinct([sure, sure, opposite, same]) == [sure.p]
+    assert [v.state for v in controlled([sure, sure, opposite, same])] == ["holds", "holds", "fails", "level"]
+
+
+def test_a_verdict_says_whether_its_interval_excludes_the_papers_number() -> None:
+    b = {0: 10.0, 1: 10.0, 2: 10.0}
+    said = {13.0: "in the paper +2.00", 17.0: "in the paper +6.00, which the interval excludes"}
+    for printed in said:
+        cells = {
+            ("a", "c"): cell("a", {0: 11.0, 1: 12.0, 2: 13.0}, Sample(printed, None, 1)),  # 2 ± 2.48
+            ("b", "c"): cell("b", b, Sample(11.0, None, 1)),
+        }
+        (found,) = judge(read_claim({"holds": "a > b + 1"}, "ab", ["c"]), cells, POINTS)
+        assert words.of_the_paper(TABLE, found) == [said[printed]]

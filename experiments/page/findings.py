@@ -65,6 +65,8 @@ def _claims(paper: dict[str, Any], filled: References) -> str:
     lines.sort(key=lambda line: [*FOUND].index(line[0].state))
     shown = [line for verdict, line in lines if verdict.state != NOT_YET]
     counts = f"The paper's claims: {_counts(v for v, _ in lines if not v.claim.ours)}."
+    if out := sum(v.excludes and v.state == UNDECIDED and not v.claim.ours for v, _ in lines):
+        counts += f" Of the undecided {out} have an interval that excludes the paper's number."
     if ours := _counts(v for v, _ in lines if v.claim.ours):
         counts += f" Our own: {ours}."
     return "\n".join([counts, "", HEADS, *shown, "", *commands])
@@ -109,8 +111,18 @@ def _line(page: Summary, view: Summary, verdict: Verdict, control: Verdict | Non
     low = [row for row in verdict.claim.rows if column and view.cells[row, column].below]
     floors = f"; below the floor: {', '.join(map(code, low))}" if low else ""
     beside = f"{control.state}: {_difference(table, control)}{_stale(page, control)}" if control else ""
-    difference = _difference(table, verdict) + floors + _stale(view, verdict)
+    said = [*words.of_the_paper(table, verdict), *_against(page, view, verdict)]
+    if more := words.beyond(view, verdict):
+        said.append(more)
+    difference = "; ".join([_difference(table, verdict), *said]) + floors + _stale(view, verdict)
     return f"| {' | '.join([_word(verdict), code(verdict.claim.holds), cells, difference, beside])} |"
+
+
+def _against(page: Summary, view: Summary, verdict: Verdict) -> list[str]:
+    """The other scores by which a decided claim is found to be the opposite."""
+    opposite = {HOLDS: FAILS, FAILS: HOLDS}.get(verdict.state)
+    found = words.by_other_scores(page, verdict) if view is page else []
+    return [said for said in found if said.endswith(f": {opposite}")]
 
 
 def _stale(view: Summary, verdict: Verdict) -> str:

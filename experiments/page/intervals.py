@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 ALPHA = 0.05
 MOST = 100  # seeds that anybody would run
+ROUNDED = 1e-6  # the share of a score that single precision may take or add
 
 
 @dataclass(frozen=True)
@@ -51,8 +52,8 @@ class Estimate:
 
     @property
     def p(self) -> float | None:
-        """Two-sided p of no difference."""
-        if self.error is None:
+        """Two-sided p of no difference; None without a spread, which is no chance of an error."""
+        if not self.error:
             return None
         return two_sided(self.mean, self.error, self.freedom)
 
@@ -74,8 +75,15 @@ class Estimate:
 def paired_estimate(
     terms: Sequence[tuple[float, Mapping[int, float]]], seeds: Collection[int], constant: float
 ) -> Estimate:
-    """Of a sum of rows, seed by seed: runs with one seed share split, fold and order of examples."""
-    gaps = [constant + sum(factor * values[seed] for factor, values in terms) for seed in sorted(seeds)]
+    """Of a sum of rows, seed by seed: runs with one seed share split, fold and order of examples.
+
+    Rows that differ by no more than single precision rounds are the same.
+    """
+    gaps = []
+    for seed in sorted(seeds):
+        own = [factor * values[seed] for factor, values in terms]
+        gap = sum(own)
+        gaps.append(constant + (gap if abs(gap) > ROUNDED * sum(map(abs, own)) else 0.0))
     found = Sample.of(gaps)
     return Estimate(found.mean, found.error, len(gaps) - 1, len(gaps))
 

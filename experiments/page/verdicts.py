@@ -19,7 +19,7 @@ from experiments.plan.table import Metric
 
 HOLDS, LEVEL, FAILS, UNDECIDED, NOT_YET = STATES = ("holds", "level", "fails", "undecided", "not yet")
 ROOM = 0.2  # points within which a difference is level; the spread of runs must not widen it
-ENOUGH = 3  # runs before a difference from the paper is tested
+ENOUGH = 3  # runs before a difference from the paper is tested, or how many would decide is told
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,16 @@ class Verdict:
     paper: bool | None = None
     seeds: tuple[int, ...] | None = None  # if rows have different seeds: those that all have
     many: bool = False  # decided alone, and not among so many verdicts
-    needed: int | None = None  # seeds that would decide it
+    needed: int | None = None  # seeds in all that would decide it
+    printed: float | None = None  # the paper's number for the difference that decides, without a constant
+
+    @property
+    def excludes(self) -> bool:
+        """Whether the interval leaves out the paper's number."""
+        if self.p is None or self.printed is None or self.part is None or self.part.interval is None:
+            return False
+        low, high = self.part.interval
+        return not low <= self.printed <= high
 
 
 def judge(claim: Claim, cells: Mapping[tuple[str, str], Cell], metric: Metric) -> list[Verdict]:
@@ -129,7 +138,9 @@ def _judge(claim: Claim, column: str, rows: dict[str, list[Cell]], metric: Metri
     if metric.exact:
         return Verdict(claim, column, HOLDS if holds(claim, numbers) else FAILS, numbers, paper=paper)
     state, p, part = _combined(differences(claim), rows, numbers, metric)
-    return Verdict(claim, column, state, numbers, part=part, p=p, paper=paper, seeds=seeds)
+    told = all(row in printed for row, _ in part.difference.rows)
+    gap = sum(factor * printed[row] for row, factor in part.difference.rows) if told else None
+    return Verdict(claim, column, state, numbers, part=part, p=p, paper=paper, seeds=seeds, printed=gap)
 
 
 def _combined(
@@ -157,7 +168,7 @@ def _part(
     found = _estimate(terms, difference.constant) or Estimate(
         difference.constant + sum(f * numbers[row] for row, f in difference.rows), None, 0, 1
     )
-    room = ROOM if metric.scale == 100 else 0.0
+    room = ROOM if metric.in_points else 0.0
     if found.error is None:
         return Part(difference, found, UNDECIDED, room)
     low, high = found.mean - found.half(), found.mean + found.half()
@@ -199,17 +210,28 @@ def shared_seeds(cells: Sequence[Cell]) -> tuple[int, ...] | None:
 def controlled(verdicts: Iterable[Verdict]) -> list[Verdict]:
     """Verdicts of one page: what does not count among so many is undecided; and what would decide it."""
     verdicts = list(verdicts)
-    chances = [v.p for v in verdicts if v.p is not None]
+    chances = distinct(verdicts)
     cut = false_discovery_cut(chances)
     alpha = max(cut, ALPHA / max(len(chances), 1))
     found = []
     for verdict in verdicts:
         many = verdict.state in (HOLDS, FAILS) and verdict.p is not None and verdict.p > cut
         state = UNDECIDED if many else verdict.state
-        needed = verdict.part.estimate.seeds(verdict.part.room, alpha) if verdict.part else None
-        needed = needed if state == UNDECIDED else None
+        part = verdict.part if state == UNDECIDED else None
+        enough = part is not None and part.estimate.count >= ENOUGH
+        needed = part.estimate.seeds(part.room, alpha) if part and enough else None
         found.append(replace(verdict, state=state, many=many, needed=needed))
     return found
+
+
+def distinct(verdicts: Iterable[Verdict]) -> list[float]:
+    """The p-values of a page. Claims that rest on one difference, or on it and its negative, are one test."""
+    found = {}
+    for verdict in verdicts:
+        if verdict.part and verdict.p is not None:
+            estimate = verdict.part.estimate
+            found[verdict.column, abs(estimate.mean), estimate.error, verdict.p] = verdict.p
+    return [*found.values()]
 
 
 def starred(cells: dict[tuple[str, str], Cell]) -> dict[tuple[str, str], Cell]:

@@ -5,7 +5,7 @@ from experiments.page import repeats, scores
 from experiments.page.intervals import ALPHA, MOST, Sample
 from experiments.page.references import References
 from experiments.page.summary import Summary
-from experiments.page.verdicts import NOT_YET, ROOM, UNDECIDED, Cell, Part, Verdict
+from experiments.page.verdicts import NOT_YET, ROOM, UNDECIDED, Cell, Part, Verdict, distinct
 from experiments.plan.claims import Claim
 from experiments.plan.table import Table
 
@@ -28,8 +28,7 @@ OTHER_DATA = (
 BELOW = "§: below the floor of its column, an answer that learns nothing of the inputs."
 MIXED = (
     "‡: its runs were made on several kinds of processor, or resumed after their code had changed or with "
-    "uncommitted changes, which cannot be compared. Two kinds "
-    "round differently, so a run repeated on another ends with other numbers."
+    "uncommitted changes. Two kinds round differently, so a run repeated on another ends with other numbers."
 )
 
 
@@ -80,20 +79,28 @@ def legend(summary: Summary) -> str:
 def rule(summary: Summary) -> str:
     """How the verdicts of a page are reached, and how many count."""
     found = [v for view in (summary, *summary.measures) for v in view.verdicts]
-    tests = sum(v.p is not None for v in found)
     if not found:
         return ""
-    level = f"Level: it is within {ROOM} points of it. " if summary.table.metric.scale == 100 else ""
+    level = f"Level: it is within {ROOM} points of it. " if summary.table.metric.in_points else ""
     said = [
         f"A verdict goes by the {100 - 100 * ALPHA:g} % t-interval of a difference: paired where two or more "
         "seeds (or folds) pair, by Welch otherwise. Holds: the interval is above what the claim asks. Fails: "
         f"it is below. {level}Otherwise, and always with one seed, undecided."
     ]
-    if tests:
+    if chances := distinct(found):
         said.append(
-            f"Among the {tests} verdicts with an interval the false-discovery rate is kept at "
-            f"{100 * ALPHA:g} % (Benjamini-Hochberg): {sum(v.many for v in found)} that alone would hold or "
-            "fail are undecided."
+            f"Among the {len(chances)} differences with an interval the false-discovery rate is kept at "
+            f"{100 * ALPHA:g} % (Benjamini-Hochberg): {sum(v.many for v in found)} verdicts that alone would "
+            "hold or fail are undecided. A level is not among them."
+        )
+    if any(v.needed for v in found):
+        said.append(
+            "Seeds that would decide are counted in all; they do with even chances, if mean and spread stay."
+        )
+    if any(beyond(summary, v) for v in found):
+        said.append(
+            "Seeds beyond the plan were added when the first had been seen, mostly where a verdict was open. "
+            "An interval with them is surer than it should be."
         )
     if summary.scores:
         said.append(
@@ -117,24 +124,45 @@ def verdict(summary: Summary, found: Verdict) -> str:
     """A verdict with its numbers and interval, and what would decide it."""
     table = summary.table
     numbers = ", ".join(f"{row} {number(table, value)}" for row, value in found.numbers.items())
-    said = [numbers, *interval(table, found)]
+    said = [numbers, *interval(table, found), *of_the_paper(table, found)]
+    if more := beyond(summary, found):
+        said.append(more)
     if found.seeds is not None:
         said.append(f"of the seeds that all have: {', '.join(map(str, found.seeds))}")
     if found.paper is False:
         said.append("the paper's own numbers fail it")
-    said += _by_other_scores(summary, found)
+    said += by_other_scores(summary, found)
     return f"{where(summary, found)}: {found.state}{_needed(found)} ({'; '.join(said)})"
 
 
 def interval(table: Table, found: Verdict) -> list[str]:
     """The difference that decides, with its interval, how many runs it rests on, and the claim's p-value."""
-    if found.part is None or found.part.interval is None or found.p is None:
+    if found.part is None or found.part.interval is None:
         return []
     low, high = (number(table, end, sign=True) for end in found.part.interval)
     estimate = found.part.estimate
     how = f"{estimate.count} pairs" if estimate.paired else f"not paired, {estimate.count} runs or more"
+    if found.p is None:
+        return [f"{difference(table, found.part)} in each of {how}"]
     many = ", too much for so many verdicts" if found.many else ""
     return [f"{difference(table, found.part)} [{low}, {high}], {how}, p = {found.p:.2g}{many}"]
+
+
+def of_the_paper(table: Table, found: Verdict) -> list[str]:
+    """The paper's number for that difference, and whether our interval excludes it; of scores alone."""
+    if found.printed is None or not table.metric.in_points:
+        return []
+    excluded = ", which the interval excludes" if found.excludes else ""
+    return [f"in the paper {number(table, found.printed, sign=True)}{excluded}"]
+
+
+def beyond(summary: Summary, found: Verdict) -> str:
+    """How many seeds of a verdict are beyond the table's plan."""
+    columns = [found.column] if found.column else found.claim.on
+    cells = [summary.cells[row, column] for row in found.claim.rows for column in columns]
+    used = set().union(*(cell.values for cell in cells)) if found.seeds is None else set(found.seeds)
+    many = len(used - set(summary.table.seeds)) if found.part else 0
+    return f"{many} seed{'s' * (many > 1)} beyond the plan" if many else ""
 
 
 def difference(table: Table, part: Part) -> str:
@@ -147,14 +175,20 @@ def _needed(found: Verdict) -> str:
     if found.state != UNDECIDED:
         return ""
     if found.needed is None:
-        return ", one seed"
+        few = found.part is None or found.part.estimate.error is None
+        return ", one seed" if few else ", two seeds"
     return (
         f", some {found.needed} seeds would decide" if found.needed <= MOST else f", {MOST} seeds would not"
     )
 
 
-def _by_other_scores(summary: Summary, found: Verdict) -> list[str]:
-    """What the claim is found to be by the other scores; a score with the same numbers is no other."""
+def by_other_scores(summary: Summary, found: Verdict) -> list[str]:
+    """What the claim is found to be by the other scores; a score with the same numbers is no other.
+
+    A margin is one of the page's own score.
+    """
+    if found.part and found.part.difference.constant:
+        return []
     said = []
     for view in summary.scores:
         same = (v for v in view.verdicts if (v.claim, v.column) == (found.claim, found.column))
