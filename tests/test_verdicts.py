@@ -13,6 +13,7 @@ from scipy.stats import false_discovery_control, ttest_1samp, ttest_ind
 
 from experiments.page import words
 from experiments.page.intervals import Sample, false_discovery_cut, paired_estimate, welch_estimate
+from experiments.page.summary import Summary
 from experiments.page.verdicts import Cell, Verdict, controlled, distinct, judge, starred, welch
 from experiments.plan.claims import ClaimError, Difference, Parts, differences, read_claim
 from experiments.plan.spec import read_table
@@ -220,10 +221,16 @@ def test_a_claim_about_the_mean_of_columns_has_the_mean_of_their_differences() -
 
 def test_a_number_of_seeds_is_told_up_to_a_hundred() -> None:
     undecided = verdict("a > b", a=[11.0, 12.0, 13.0], b=[10.0, 10.0, 10.0])
-    assert words._needed(replace(undecided, needed=words.MOST)) == f", some {words.MOST} seeds would decide"
-    assert words._needed(replace(undecided, needed=words.MOST + 1)) == f", {words.MOST} seeds would not"
-    assert words._needed(verdict("a > b", a=[11.0, 12.0], b=[10.0, 10.0])) == ", two seeds"
-    assert words._needed(verdict("a > b", a=[11.0], b=[10.0])) == ", one seed"
+    cells = {(row, "c"): cell(row, dict.fromkeys(range(3), 1.0)) for row in "ab"}
+    times = [{"row": row, "column": "c", "device": "cpu", "seconds": 600} for row in "ab"]
+    page = Summary(TABLE, cells, [], {}, {}, [], times)
+    in_all = f", some {words.MOST} seeds would decide, in 32.3 core hours more"  # 2 x 97 of ten minutes
+    assert words.needed(page, replace(undecided, needed=words.MOST)) == in_all
+    assert words.needed(page, replace(undecided, needed=4)).endswith("in 0.3 core hours more")
+    assert words.needed(replace(page, records=times[1:]), undecided) == ", some 4 seeds would decide"
+    assert words.needed(page, replace(undecided, needed=words.MOST + 1)) == f", {words.MOST} seeds would not"
+    assert words.needed(page, verdict("a > b", a=[11.0, 12.0], b=[10.0, 10.0])) == ", two seeds"
+    assert words.needed(page, verdict("a > b", a=[11.0], b=[10.0])) == ", one seed"
 
 
 def test_runs_that_differ_by_rounding_are_the_same_and_take_no_chance_from_others() -> None:

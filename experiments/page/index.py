@@ -4,9 +4,9 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import median
 
 from experiments import store
+from experiments.page import words
 from experiments.page.summary import Summary
 from experiments.page.verdicts import STATES
 from experiments.plan.table import TABLES
@@ -83,16 +83,12 @@ def line(summary: Summary, title: str) -> str:
 
 def hours_left(summary: Summary) -> str:
     """The hours of one CPU core that the missing runs take, and how many runs have no such estimate."""
-    timed: dict[tuple[str, str], list[float]] = {}
-    for record in summary.records:
-        if record.get("device") == "cpu" and record.get("seconds") is not None:
-            timed.setdefault((record["row"], record["column"]), []).append(record["seconds"])
     hours, unknown = 0.0, 0
     for place, cell in summary.cells.items():
         missing = 0 if summary.table.columns[place[1]].unavailable else cell.planned - cell.finished
-        hours += missing * median(timed.get(place, [0])) / 3600
-        unknown += 0 if place in timed else missing
-    known = [f"{hours:.1f}" if hours >= 0.05 else "< 0.1"] if hours else []
+        hours += missing * summary.seconds.get(place, 0) / 3600
+        unknown += 0 if place in summary.seconds else missing
+    known = [words.hours(hours)] if hours else []
     return " + ".join([*known, *[f"{unknown} not known"] * bool(unknown)])
 
 

@@ -6,7 +6,8 @@ Numbers are in printed units from here on (x100 for F1, say).
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from statistics import fmean
+from functools import cached_property
+from statistics import fmean, median
 from typing import Any
 
 from experiments import starts, store
@@ -74,6 +75,15 @@ class Summary:
                 side[tag] = side.get(tag, 0) + times
         before, after = (sorted(side, key=lambda tag: -side[tag])[:MOST] for side in sides)
         return before, after, counts
+
+    @cached_property
+    def seconds(self) -> dict[tuple[str, str], float]:
+        """The median time of a finished run on a CPU core, for each cell that has one."""
+        timed: dict[tuple[str, str], list[float]] = {}
+        for record in self.records:
+            if record.get("device") == "cpu" and record.get("seconds") is not None:
+                timed.setdefault((record["row"], record["column"]), []).append(record["seconds"])
+        return {place: median(times) for place, times in timed.items()}
 
     def best(self, column: str) -> str | None:
         """Our best row in a column over the seeds that all its rows have, floors left out."""

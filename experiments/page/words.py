@@ -132,7 +132,7 @@ def verdict(summary: Summary, found: Verdict) -> str:
     if found.paper is False:
         said.append("the paper's own numbers fail it")
     said += by_other_scores(summary, found)
-    return f"{where(summary, found)}: {found.state}{_needed(found)} ({'; '.join(said)})"
+    return f"{where(summary, found)}: {found.state}{needed(summary, found)} ({'; '.join(said)})"
 
 
 def interval(table: Table, found: Verdict) -> list[str]:
@@ -156,11 +156,16 @@ def of_the_paper(table: Table, found: Verdict) -> list[str]:
     return [f"in the paper {number(table, found.printed, sign=True)}{excluded}"]
 
 
+def places(found: Verdict) -> list[tuple[str, str]]:
+    """The cells of a verdict."""
+    columns = [found.column] if found.column else found.claim.on
+    return [(row, column) for row in found.claim.rows for column in columns]
+
+
 def beyond(summary: Summary, found: Verdict) -> str:
     """How many seeds of a verdict are beyond the table's plan."""
-    columns = [found.column] if found.column else found.claim.on
-    cells = [summary.cells[row, column] for row in found.claim.rows for column in columns]
-    used = set().union(*(cell.values for cell in cells)) if found.seeds is None else set(found.seeds)
+    every = set().union(*(summary.cells[place].values for place in places(found)))
+    used = every if found.seeds is None else set(found.seeds)
     many = len(used - set(summary.table.seeds)) if found.part else 0
     return f"{many} seed{'s' * (many > 1)} beyond the plan" if many else ""
 
@@ -170,16 +175,29 @@ def difference(table: Table, part: Part) -> str:
     return f"{part.difference} {number(table, part.estimate.mean - part.difference.constant, sign=True)}"
 
 
-def _needed(found: Verdict) -> str:
-    """How many seeds would decide an undecided verdict."""
+def hours(found: float) -> str:
+    """Hours of a CPU core."""
+    return f"{found:.1f}" if found >= 0.05 else "< 0.1"
+
+
+def needed(summary: Summary, found: Verdict) -> str:
+    """How many seeds would decide an undecided verdict, and the time that those to come take."""
     if found.state != UNDECIDED:
         return ""
     if found.needed is None:
         few = found.part is None or found.part.estimate.error is None
         return ", one seed" if few else ", two seeds"
-    return (
-        f", some {found.needed} seeds would decide" if found.needed <= MOST else f", {MOST} seeds would not"
-    )
+    if found.needed > MOST:
+        return f", {MOST} seeds would not"
+    more = {
+        place: missing
+        for place in places(found)
+        if (missing := found.needed - len(summary.cells[place].values)) > 0 and summary.cells[place].planned
+    }
+    known = more.keys() <= summary.seconds.keys()
+    left = sum(missing * summary.seconds[place] for place, missing in more.items()) if known else 0
+    took = f", in {hours(left / 3600)} core hours more" if left else ""
+    return f", some {found.needed} seeds would decide{took}"
 
 
 def by_other_scores(summary: Summary, found: Verdict) -> list[str]:
