@@ -34,12 +34,15 @@ class CoNLL2003(TaggedSentences):
     The files may have their entities in IOB1, as published, or in IOB2.
 
     Args:
-        num_cases: ids of cases, checked: 4. num_pos: ids of parts of speech, checked. num_chunks: ids of
-        chunk tags, checked. longest_word: a word's characters are read up to this one. vectors: a file of
-        word vectors in GloVe's text format (.gz too); left out, GloVe 6B (100-d with gaps). num_dims: numbers
-        of a word's vector. Of GloVe 6B: 50, or 100. The 100-d file lacks some words; their vectors are a
-        linear map of the 50-d ones. sentences: see TaggedSentences; tags are O, and B-, I-, E- and S- of each
-        kind.
+        num_cases: ids of cases, checked: 4.
+        num_pos: ids of parts of speech, checked.
+        num_chunks: ids of chunk tags, checked.
+        longest_word: a word's characters are read up to this one.
+        vectors: a file of word vectors in GloVe's text format (.gz too); left out, GloVe 6B (100-d with
+            gaps).
+        num_dims: numbers of a word's vector. Of GloVe 6B: 50, or 100. The 100-d file lacks some words; their
+            vectors are a linear map of the 50-d ones.
+        sentences: see TaggedSentences; tags are O, and B-, I-, E- and S- of each kind.
     """
 
     def __init__(

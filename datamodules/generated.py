@@ -18,7 +18,13 @@ SWEEPS = 30
 
 
 class Drawn(DeviceData):
-    """Data that need no file."""
+    """Data that need no file.
+
+    Args:
+        batch_size: examples of a training batch.
+        eval_batch_size: examples of a validation or test batch.
+        seed: draws the order of the training examples, with the epoch.
+    """
 
     def missing(self) -> None:
         """Nothing is ever missing."""
@@ -34,6 +40,17 @@ class GeneratedData(Drawn):
     log p(y | x) = sum_l y_l (x . w_l + b) + sum_{k<l} y_k c_kl y_l up to a constant, sampled by Gibbs sweeps.
     Labels come in blocks: within one they attract each other, and each block repels the next. So a model of
     the dependencies between labels can beat one that predicts each label alone.
+
+    Args:
+        num_features: D.
+        num_labels: L.
+        name: of the data set; it contains "generated".
+        num_rows: rows of all parts, before those without a label are dropped.
+        block: labels of a block.
+        attraction: the coupling of two labels of one block.
+        repulsion: minus the coupling of two labels of neighbouring blocks.
+        data_seed: draws the data. It is not the run's seed.
+        observed_share: the share of training answers that are known, drawn with the seed; left out, all.
     """
 
     def __init__(
@@ -129,7 +146,17 @@ class KnownData(Drawn):
 class KnownChains(KnownData):
     """Tag sequences of `inference.known.KnownChain`: x (N, T, D'), y (N, T, S), every position real.
 
-    `num_inputs` is D', the features of a position and of its neighbours.
+    Args:
+        num_features: features of a position.
+        num_tags: S.
+        num_inputs: D', the features of a position and of its neighbours.
+        length: T.
+        context: neighbours on each side of a position.
+        unary: the size of the scores of a position's features.
+        pairwise: the size of the scores of neighbouring tags.
+        num_train: sequences for training.
+        num_validation: sequences for validation.
+        num_test: sequences for testing.
 
     Raises:
         DataMismatch: `num_inputs` is not (2 context + 1) num_features.
@@ -182,7 +209,18 @@ class KnownChains(KnownData):
 
 
 class KnownLabelSets(KnownData):
-    """Label sets of `inference.known.KnownSets`: x (N, D), y (N, L)."""
+    """Label sets of `inference.known.KnownSets`: x (N, D), y (N, L).
+
+    Args:
+        num_features: D.
+        num_labels: L.
+        num_patterns: patterns of labels in the energy.
+        local: the size of the local scores.
+        joint: the size of the scores of patterns.
+        num_train: label sets for training.
+        num_validation: label sets for validation.
+        num_test: label sets for testing.
+    """
 
     def __init__(
         self,

@@ -28,13 +28,14 @@ class OCRLetters(DeviceData):
     eight are for training.                                                       [Scaling §6]
 
     Args:
-        num_tags: 26. num_words: words of the file, checked; 6,877 as published. num_letters: letters of the
-        file, checked; 52,152 as published. protocol: `folds`: as the file has them; each of the 55 distinct
-        words is in all of them, so a model can memorise the words. `unseen_words`: ten groups of distinct
-        words take the place of the
-            folds, so that a word of one part is in no other part.
+        num_tags: 26.
+        num_words: words of the file, checked; 6,877 as published.
+        num_letters: letters of the file, checked; 52,152 as published.
+        protocol: `folds`: as the file has them; each of the 55 distinct words is in all of them, so a model
+            can memorise the words. `unseen_words`: ten groups of distinct words take the place of the folds,
+            so that a word of one part is in no other part.
         test_fold: 0 to 9; left out, seed 0 takes the fold after `validation_fold`, seed 1 the next, and
-        so on modulo 10: nine seeds are the nine folds.
+            so on modulo 10: nine seeds are the nine folds.
         validation_fold: 0 to 9.
         split_seed: draws the groups of `unseen_words`. It is not the run's seed.
         batch_size: words of a training batch.

@@ -53,7 +53,7 @@ class TaggedSentences(DeviceData):
         pool: how many batches at a time are sorted by length; left out, 1: none are. See Batches.
         observed_share: the share of training answers that are known, drawn with the seed; left out, all.
         num_train: how many of the training sentences are used, drawn with the seed; left out, all. Ids are
-        those of all sentences.
+            those of all sentences.
         folder: where data is kept; left out, DATA_DIR or data/.
         mirror: a folder to read data from; left out, DATA_MIRROR or ../shared/data. Empty: none.
 

@@ -27,7 +27,8 @@ class TaggedFiles(TaggedSentences):
 
     Args:
         train: the sentences to learn from; .gz and .xz too.
-        validation, test: likewise; left out, a share of the training sentences.
+        validation: likewise; left out, a share of the training sentences.
+        test: likewise; left out, a share of the training sentences.
         num_columns: of a token.
         vectors: word vectors in GloVe's text format (.gz too); left out, 100-d GloVe 6B.
         share: how much of the training sentences is for validation, and for testing, where no file is given.

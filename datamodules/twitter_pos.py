@@ -43,7 +43,7 @@ class TwitterPOS(TaggedSentences):
     Args:
         longest_word: characters of a word that are read at most.
         vectors: a file of word vectors in GloVe's text format (.gz too); left out, 25-d GloVe Twitter and
-        100-d GloVe 6B concatenated, 0 where one of them lacks the word.
+            100-d GloVe 6B concatenated, 0 where one of them lacks the word.
         num_dims: numbers of a word's vector.
         batch_size: tweets of a training batch.
         sentences: see TaggedSentences.

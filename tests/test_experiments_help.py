@@ -4,12 +4,15 @@ import re
 import subprocess
 import sys
 import tomllib
+from importlib import import_module
 from pathlib import Path
 
 import pytest
+from jsonargparse import ArgumentParser
 from lightning_utilities.core.imports import RequirementCache
 
 import scripts.train
+from committed import ROOT, committed, data_of
 from experiments.plan.advice import EXTRAS
 from scripts.train import OPTIONS
 
@@ -34,6 +37,17 @@ def test_help_of_training_is_short_and_names_options_and_files_that_there_are(
         assert option in short and (option in whole or option == "--cluster")  # which is not the run's
     for name in ("cross_entropy", "joint_stacked", "genbase_clean", "wandb"):
         assert name in short
+
+
+@pytest.mark.parametrize(
+    "kind", sorted({data_of(ROOT / at)["class_path"] for at in committed("conf/data/*.yaml")})
+)
+def test_every_option_of_a_data_module_has_its_help(kind: str) -> None:
+    module, _, name = kind.rpartition(".")
+    parser = ArgumentParser()
+    options = parser.add_class_arguments(getattr(import_module(module), name), "data")
+    without = [action.dest for action in parser._actions if action.dest in options and not action.help]
+    assert options and not without
 
 
 @pytest.mark.parametrize("script", ["train", "reproduce"])

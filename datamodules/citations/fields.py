@@ -37,10 +37,13 @@ class Citations(TaggedSentences):
         repeats: how often an epoch has each labelled citation, so that batches are not without any.
         longest: references without tags that have more tokens are left out.
         train: a file of your own instead: a token, a blank or tab and its tag a line, an empty line between
-        citations. Likewise `validation` and `test`.
+            citations.
+        validation: likewise.
+        test: likewise.
         unlabelled: a file of your own instead: a source, a tab and a reference a line.
         vectors: a file of word vectors in GloVe's text format (.gz too); left out, 100-d GloVe 6B, of words
-        in lower case.
+            in lower case.
+        num_dims: numbers of a word's vector.
         sentences: see TaggedSentences.
     """
 

@@ -31,9 +31,10 @@ class PictureFolder(DeviceData):
         masks: the folder of the masks; left out, that of the pictures.
         mask_suffix: what the name of a mask has after the name of its picture, such as _mask.
         size: S.
-        train, validation, test: lists of names, one a line, of the pictures of a part. Validation and test
-            are else a share of all pictures, drawn from those in no list; all others are for training. With
-            a list for training they are left out.
+        train: a list of names, one a line, of the pictures for training; left out, all that are in no other
+            part.
+        validation: likewise; left out, a share of all pictures, drawn from those in no list.
+        test: likewise; left out, a share of all pictures, drawn from those in no list.
         share: of the pictures for validation, and for testing, where no list says which.
         split_seed: draws them. It is not the run's seed.
         batch_size: pictures of a training batch.
