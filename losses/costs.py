@@ -5,8 +5,7 @@ guess y. The products have useful derivatives at 0 and 1 too, where searches spe
 max and abs have subgradients or 0 there.
 
 Costs are 0 for the truth, qualities 1. `guess` may be relaxed and may carry leading sample dimensions; the
-truth `y` is binary. Sums are over the last dimension; images are flattened by
-their space.
+truth `y` is binary. Sums are over the last dimension; images are flattened by their space.
 
 Shapes: guess (..., B, L), y (B, L) -> (..., B).
 """

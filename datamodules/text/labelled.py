@@ -32,8 +32,7 @@ class MultiLabelTexts(DeviceData):
     a file of their labels; .xz and .gz too. See `readers.texts`.
 
     The labels are those of `labels`, or those that a set of the registry or the hub or the header of a CSV
-    file names,
-    or all of the training file in alphabetical order. Others are an error.
+    file names, or all of the training file in alphabetical order. Others are an error.
 
     Args:
         num_labels: L.
