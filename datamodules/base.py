@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool
 from pytorch_lightning import LightningDataModule
 from torch import Tensor
 
@@ -46,8 +45,7 @@ class Split:
 class DeviceData(LightningDataModule, ABC):
     """Three splits as tensors on the device; the order of training batches depends on (seed, epoch).
 
-    With `pool` above 1 the training sentences of a batch have similar lengths: see Batches. With
-    `observed_share` only that share of the training answers, drawn with the seed, is observed. A `transform`
+    With `pool` above 1 the training sentences of a batch have similar lengths: see Batches. A `transform`
     changes training batches: see `transforms`.
 
     `names`, where the data has some, are those of the labels or tags, in the order of y. With `every_row`
@@ -74,19 +72,15 @@ class DeviceData(LightningDataModule, ABC):
         eval_batch_size: int,
         seed: int,
         pool: int = 1,
-        observed_share: float | None = None,
         num_train: int | None = None,
         transform: Transform | None = None,
     ) -> None:
         super().__init__()
-        if observed_share is not None and not 0 <= observed_share <= 1:
-            raise DataMismatch(f"observed_share is {observed_share}: take a number from 0 to 1.")
         for name, size in (("batch_size", batch_size), ("eval_batch_size", eval_batch_size)):
             if size < 1:
                 raise DataMismatch(f"{name} is {size}: take 1 or more.")
         self.batch_size, self.eval_batch_size, self.seed = batch_size, eval_batch_size, seed
-        self.pool, self.observed_share, self.transform = pool, observed_share, transform
-        self.num_train = num_train
+        self.pool, self.transform, self.num_train = pool, transform, num_train
         self.splits: dict[str, Split] = {}
         self.checksums: dict[str, str] = {}  # sha256 of each file that was read, by name
         self.tables: dict[str, Tensor] = {}  # of the vocabulary, for networks that ask for them
@@ -125,9 +119,6 @@ class DeviceData(LightningDataModule, ABC):
                     raise DataMismatch(NO_ROW.format(part))
             if self.num_train is not None:
                 self.splits["train"] = drawn_rows(self.splits["train"], self.num_train, self.seed)
-            if self.observed_share is not None:
-                train = self.splits["train"]
-                train.observed = drawn_share(len(train.y), self.observed_share, self.seed)
         device = self.trainer.strategy.root_device if self.trainer else torch.device("cpu")
         self.splits = {part: split.to(device) for part, split in self.splits.items()}
 
@@ -185,9 +176,3 @@ def drawn_rows(split: Split, count: int, seed: int) -> Split:
         longest = int(mask.sum(1).max())
         y, mask = y[:, :longest], mask[:, :longest]
     return Split(inputs, y, mask, observed)
-
-
-def drawn_share(count: int, share: float, seed: int) -> Bool[Tensor, " N"]:
-    """True for a random share of `count` rows."""
-    order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
-    return order < round(share * count)

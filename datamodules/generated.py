@@ -50,7 +50,6 @@ class GeneratedData(Drawn):
         attraction: the coupling of two labels of one block.
         repulsion: minus the coupling of two labels of neighbouring blocks.
         data_seed: draws the data. It is not the run's seed.
-        observed_share: the share of training answers that are known, drawn with the seed; left out, all.
     """
 
     def __init__(
@@ -67,11 +66,8 @@ class GeneratedData(Drawn):
         batch_size: int = 32,
         eval_batch_size: int = 4096,
         seed: int = 0,
-        observed_share: float | None = None,
     ) -> None:
-        super().__init__(
-            batch_size=batch_size, eval_batch_size=eval_batch_size, seed=seed, observed_share=observed_share
-        )
+        super().__init__(batch_size=batch_size, eval_batch_size=eval_batch_size, seed=seed)
         at_least(1, num_features=num_features, num_labels=num_labels, num_rows=num_rows, block=block)
         if "generated" not in name:
             raise ValueError(f"The name {name!r} has to contain 'generated': this is not real data.")

@@ -40,7 +40,6 @@ class _Published(DeviceData):
         eval_batch_size: pictures of a validation or test batch.
         seed: draws the order of the training pictures, with the epoch, and the transforms.
         transform: of training batches, such as datamodules.transforms.RandomCrop.
-        observed_share: the share of training answers that are known, drawn with the seed; left out, all.
         folder: where data is kept; left out, DATA_DIR or data/.
         mirror: a folder to read data from; left out, DATA_MIRROR or ../shared/data. Empty: none.
     """
@@ -54,7 +53,6 @@ class _Published(DeviceData):
         eval_batch_size: int = 128,
         seed: int = 0,
         transform: Transform | None = None,
-        observed_share: float | None = None,
         folder: str | None = None,
         mirror: str | None = None,
     ) -> None:
@@ -63,7 +61,6 @@ class _Published(DeviceData):
             eval_batch_size=eval_batch_size,
             seed=seed,
             transform=transform,
-            observed_share=observed_share,
         )
         self.sources = Sources(folder, mirror)
 

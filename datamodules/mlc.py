@@ -56,7 +56,6 @@ class MultiLabelData(DeviceData):
         seed: draws the order of the training rows, with the epoch.
         sparse: keep the features sparse, as the files have them; takes `scale: none` and no missing values.
         subset: for a set with several subsets, the number of the one to read.
-        observed_share: the share of training answers that are known, drawn with the seed; left out, all.
         folder: where data is kept; left out, DATA_DIR or data/.
         mirror: a folder to read data from; left out, DATA_MIRROR or ../shared/data. Empty: none.
     """
@@ -80,15 +79,12 @@ class MultiLabelData(DeviceData):
         batch_size: int = 32,
         eval_batch_size: int = 4096,
         seed: int = 0,
-        observed_share: float | None = None,
         sparse: bool | None = None,
         subset: int | None = None,
         folder: str | None = None,
         mirror: str | None = None,
     ) -> None:
-        super().__init__(
-            batch_size=batch_size, eval_batch_size=eval_batch_size, seed=seed, observed_share=observed_share
-        )
+        super().__init__(batch_size=batch_size, eval_batch_size=eval_batch_size, seed=seed)
         self.num_features, self.num_labels = num_features, num_labels
         self.dataset = train if name == "own" else name
         self.own = {part: path for part, path in zip(PARTS, (train, validation, test), strict=True) if path}

@@ -41,7 +41,6 @@ class OCRLetters(DeviceData):
         batch_size: words of a training batch.
         eval_batch_size: words of a validation or test batch.
         seed: draws the order of the training words, with the epoch; and may choose the test fold.
-        observed_share: the share of training answers that are known, drawn with the seed; left out, all.
         folder: where data is kept; left out, DATA_DIR or data/.
         mirror: a folder to read data from; left out, DATA_MIRROR or ../shared/data. Empty: none.
         file: letters of your own in the layout of letter.data, in place of the published ones.
@@ -60,14 +59,11 @@ class OCRLetters(DeviceData):
         batch_size: int = 32,
         eval_batch_size: int = 256,
         seed: int = 0,
-        observed_share: float | None = None,
         folder: str | None = None,
         mirror: str | None = None,
         file: str | None = None,
     ) -> None:
-        super().__init__(
-            batch_size=batch_size, eval_batch_size=eval_batch_size, seed=seed, observed_share=observed_share
-        )
+        super().__init__(batch_size=batch_size, eval_batch_size=eval_batch_size, seed=seed)
         self.names = tuple(LETTERS)
         self.num_tags, self.num_words, self.num_letters = num_tags, num_words, num_letters
         self.protocol, self.split_seed, self.validation_fold = protocol, split_seed, validation_fold

@@ -51,7 +51,6 @@ class TaggedSentences(DeviceData):
         eval_batch_size: sentences of a validation or test batch.
         seed: draws the order of the training sentences, with the epoch.
         pool: how many batches at a time are sorted by length; left out, 1: none are. See Batches.
-        observed_share: the share of training answers that are known, drawn with the seed; left out, all.
         num_train: how many of the training sentences are used, drawn with the seed; left out, all. Ids are
             those of all sentences.
         folder: where data is kept; left out, DATA_DIR or data/.
@@ -83,7 +82,6 @@ class TaggedSentences(DeviceData):
         eval_batch_size: int = 256,
         seed: int = 0,
         pool: int | None = None,
-        observed_share: float | None = None,
         num_train: int | None = None,
         folder: str | None = None,
         mirror: str | None = None,
@@ -93,7 +91,6 @@ class TaggedSentences(DeviceData):
             eval_batch_size=eval_batch_size,
             seed=seed,
             pool=1 if pool is None else pool,
-            observed_share=observed_share,
             num_train=num_train,
         )
         self.text = name if isinstance(name, DataSet) else data_set(name)

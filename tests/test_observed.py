@@ -7,9 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from datamodules.base import Split, drawn_rows, drawn_share
+from datamodules.base import Split, drawn_rows
 from datamodules.batches import Batch, Batches
-from datamodules.generated import GeneratedData
 from energies.spaces import AnswerSpace
 from inference.guesses import CostAugmented, GuessContext
 from lightning_modules.base import Scheme
@@ -160,26 +159,6 @@ def test_what_stands_in_the_place_of_hidden_answers_changes_no_training(name: st
         assert torch.equal(value, ends[1][key]) and value.isfinite().all(), key
 
 
-def test_a_share_of_the_training_answers_is_known_and_the_seed_draws_it() -> None:
-    def known(seed: int, share: float | None) -> Tensor | None:
-        data = GeneratedData(5, 3, num_rows=100, seed=seed, observed_share=share)
-        data.setup()
-        assert data.splits["validation"].observed is None
-        batch = next(iter(data.train_dataloader()))
-        assert (batch.observed is None) == (share is None)
-        if batch.observed is not None:
-            assert not batch.y[~batch.observed].any() and batch.y[batch.observed].any(1).all()
-        return data.splits["train"].observed
-
-    assert known(0, None) is None
-    first = known(0, 0.25)
-    assert first is not None and int(first.sum()) == round(0.25 * len(first))
-    assert torch.equal(first, known(0, 0.25)) and not torch.equal(first, known(1, 0.25))
-    with pytest.raises(ValueError, match=r"observed_share is 1\.5: take a number from 0 to 1"):
-        GeneratedData(5, 3, observed_share=1.5)
-
-
-def test_drawn_examples_stay_in_their_order_and_a_share_is_rounded() -> None:
+def test_drawn_examples_stay_in_their_order() -> None:
     rows = drawn_rows(Split(torch.arange(50.0), torch.arange(50)), 9, 0).y.tolist()
     assert rows == sorted(rows) and len(rows) == 9
-    assert int(drawn_share(100, 0.29, 0).sum()) == 29  # 28.999... in binary

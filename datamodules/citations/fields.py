@@ -68,7 +68,6 @@ class Citations(TaggedSentences):
             {},
             files | {"vectors": vectors},
             num_dims=num_dims,
-            observed_share=None,
             num_train=None,
             **sentences,
         )

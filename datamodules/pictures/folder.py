@@ -41,7 +41,6 @@ class PictureFolder(DeviceData):
         eval_batch_size: pictures of a validation or test batch.
         seed: draws the order of the training pictures, with the epoch, and the transforms.
         transform: of training batches, such as datamodules.transforms.HorizontalFlip.
-        observed_share: the share of training answers that are known, drawn with the seed; left out, all.
     """
 
     def __init__(
@@ -60,14 +59,12 @@ class PictureFolder(DeviceData):
         eval_batch_size: int = 64,
         seed: int = 0,
         transform: Transform | None = None,
-        observed_share: float | None = None,
     ) -> None:
         super().__init__(
             batch_size=batch_size,
             eval_batch_size=eval_batch_size,
             seed=seed,
             transform=transform,
-            observed_share=observed_share,
         )
         at_least(16, size=size)
         self.pictures, self.masks, self.mask_suffix = pictures, masks or pictures, mask_suffix

@@ -56,7 +56,6 @@ class MultiLabelTexts(DeviceData):
         eval_batch_size: texts of a validation or test batch.
         seed: draws the order of the training texts, with the epoch.
         pool: how many batches at a time are sorted by length; left out, 1: none are. See Batches.
-        observed_share: the share of training answers that are known, drawn with the seed; left out, all.
         num_train: how many of the training texts are used, drawn with the seed; left out, all.
         folder: where data is kept; left out, DATA_DIR or data/.
         mirror: a folder to read data from; left out, DATA_MIRROR or ../shared/data. Empty: none.
@@ -85,7 +84,6 @@ class MultiLabelTexts(DeviceData):
         eval_batch_size: int = 64,
         seed: int = 0,
         pool: int | None = None,
-        observed_share: float | None = None,
         num_train: int | None = None,
         folder: str | None = None,
         mirror: str | None = None,
@@ -95,7 +93,6 @@ class MultiLabelTexts(DeviceData):
             eval_batch_size=eval_batch_size,
             seed=seed,
             pool=1 if pool is None else pool,
-            observed_share=observed_share,
             num_train=num_train,
         )
         self.num_labels, self.encoder, self.dataset, self.labels = num_labels, encoder, name, labels

@@ -50,7 +50,6 @@ class SemanticRoles(DeviceData):
         eval_batch_size: predicates of a validation or test batch.
         seed: draws the order of the training predicates, with the epoch.
         pool: how many batches at a time are sorted by length; left out, 1: none are. See Batches.
-        observed_share: the share of training answers that are known, drawn with the seed; left out, all.
         num_train: how many of the training predicates are used, drawn with the seed; left out, all.
         folder: where data is kept; left out, DATA_DIR or data/.
         mirror: a folder to read data from; left out, DATA_MIRROR or ../shared/data. Empty: none.
@@ -71,7 +70,6 @@ class SemanticRoles(DeviceData):
         eval_batch_size: int = 128,
         seed: int = 0,
         pool: int | None = None,
-        observed_share: float | None = None,
         num_train: int | None = None,
         folder: str | None = None,
         mirror: str | None = None,
@@ -81,7 +79,6 @@ class SemanticRoles(DeviceData):
             eval_batch_size=eval_batch_size,
             seed=seed,
             pool=1 if pool is None else pool,
-            observed_share=observed_share,
             num_train=num_train,
         )
         self.roles, self.num_tags, self.names = roles, num_tags, bio_tags(roles)
