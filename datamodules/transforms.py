@@ -3,7 +3,6 @@
 Shapes: B examples, inputs (B, ..., H, W), answers (B, H, W), h x w pixels of a crop.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -56,17 +55,3 @@ class HorizontalFlip(Transform):
             return torch.where(which, pictures.flip(-1), pictures)
 
         return replace(batch, inputs=flipped(batch.inputs), y=flipped(batch.y))
-
-
-class InTurn(Transform):
-    """Several transforms in sequence."""
-
-    def __init__(self, transforms: Sequence[Transform]) -> None:
-        self.transforms = list(transforms)
-        self.num_draws = sum(transform.num_draws for transform in transforms)
-
-    def __call__(self, batch: Batch, draws: Tensor) -> Batch:
-        parts = draws.split([transform.num_draws for transform in self.transforms], dim=1)
-        for transform, its in zip(self.transforms, parts, strict=True):
-            batch = transform(batch, its)
-        return batch

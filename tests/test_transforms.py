@@ -12,13 +12,13 @@ from torch import Tensor, nn
 
 from datamodules.base import DeviceData, Split
 from datamodules.batches import Batch, Batches, Transform
-from datamodules.transforms import HorizontalFlip, InTurn, RandomCrop
+from datamodules.transforms import HorizontalFlip, RandomCrop
 from energies.spaces import PixelMasks
 from lightning_modules.cross_entropy import CrossEntropy
 from test_schemes import Quality, adam, weights
 
 HORSES = Path(__file__).resolve().parents[2] / "shared/data/weizmann_horses_32/weizmann_horses_32.npz"
-BOTH = InTurn([RandomCrop(24, 20), HorizontalFlip()])
+CROP = RandomCrop(24, 20)
 
 
 def pictures() -> tuple[Tensor, Tensor]:
@@ -35,7 +35,7 @@ def pictures() -> tuple[Tensor, Tensor]:
 
 
 def batches(epoch: int = 0, **options: int) -> list[Batch]:
-    loader = Batches(*pictures(), batch_size=8, seed=3, transform=BOTH, **options)
+    loader = Batches(*pictures(), batch_size=8, seed=3, transform=CROP, **options)
     loader.set_epoch(epoch)
     return list(loader)
 
@@ -79,8 +79,8 @@ def test_draws_depend_on_seed_epoch_and_step_only() -> None:
 
 def test_two_processes_see_what_one_would() -> None:
     x, y = pictures()
-    whole = Batches(x, y, batch_size=8, seed=3, transform=BOTH)
-    halves = [Batches(x, y, batch_size=4, seed=3, transform=BOTH, rank=rank, world_size=2) for rank in (0, 1)]
+    whole = Batches(x, y, batch_size=8, seed=3, transform=CROP)
+    halves = [Batches(x, y, batch_size=4, seed=3, transform=CROP, rank=rank, world_size=2) for rank in (0, 1)]
     for all_of_it, *parts in zip(whole, *halves, strict=True):
         for rank, part in enumerate(parts):
             assert torch.equal(part.inputs, all_of_it.inputs[rank::2])
@@ -122,7 +122,7 @@ def train(
     net = nn.Sequential(nn.Conv2d(4, 1, 3, padding=1), nn.Flatten(1, 2))
     space = PixelMasks()
     module = CrossEntropy(net, adam, space=space, metric=Quality(space), seed=1)
-    data = Horses(batch_size=8, eval_batch_size=40, seed=3, transform=BOTH)
+    data = Horses(batch_size=8, eval_batch_size=40, seed=3, transform=CROP)
     options = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
     trainer = pl.Trainer(
         max_epochs=epochs, accelerator="cpu", enable_checkpointing=False, callbacks=callbacks, **options
