@@ -64,7 +64,7 @@ class Encoder(Features):
     ) -> None:
         super().__init__()
         config = config_of(encoder)
-        self.encoder, self.trained, self.pooling, self.marks = encoder, trained, pooling, marks
+        self.encoder, self.trained, self.pooling = encoder, trained, pooling
         self.size: int = config.hidden_size
         self.num_kept = _num_kept(encoder, config.num_hidden_layers, trained, num_top)
         self.types = marks and trained in ("full", "adapters")

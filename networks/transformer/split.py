@@ -33,7 +33,6 @@ class LowerLayers:
 
     def __init__(self, encoder: str, num_layers: int) -> None:
         self.encoder, self.num_layers = encoder, num_layers
-        self.num_embeddings = pretrained(encoder).config.vocab_size
 
     @torch.no_grad()
     def __call__(self, ids: Int[Tensor, "B P"], attention: Bool[Tensor, "B P"]) -> Float[Tensor, "B P H"]:
