@@ -47,7 +47,7 @@ def _lower(encoder: str, num_layers: int, device: torch.device) -> nn.Module:
     whole = pretrained(encoder)
     check_depth(encoder, num_layers)
     model = deepcopy(whole)
-    _, _, layers = layers_of(model)
+    layers = layers_of(model)
     without_pooler(model)
     if num_layers < len(layers):
         _drop_last_norm(model)
@@ -65,7 +65,7 @@ def upper_layers(encoder: str, num_kept: int) -> nn.Module:
     if hasattr(model, "embeddings_project"):  # ELECTRA: part of the embeddings
         model.embeddings_project = nn.Identity()
     model = deepcopy(model)
-    _, _, layers = layers_of(model)
+    layers = layers_of(model)
     del layers[:num_kept]
     return model
 

@@ -165,21 +165,21 @@ def _not_reached(encoder: str) -> str:
     )
 
 
-def layers_of(model: nn.Module) -> tuple[nn.Module, str, nn.ModuleList]:
-    """The list of an encoder's layers, its owner, and its name there.
+def layers_of(model: nn.Module) -> nn.ModuleList:
+    """The list of an encoder's layers.
 
     Raises:
         EncoderUnusable: the encoder has no such list, or no embeddings of its own that can be replaced.
     """
     config: Any = model.config
     for owner in model.modules():
-        for name, child in owner.named_children():
+        for child in owner.children():
             if (
                 isinstance(child, nn.ModuleList)
                 and len(child) == config.num_hidden_layers
                 and hasattr(model, "embeddings")
             ):
-                return owner, name, child
+                return child
     raise EncoderUnusable(
         f"The layers of {config.model_type} cannot be split into kept and trained ones. "
         "Set trained: full, or take an encoder of the BERT kind."
