@@ -5,6 +5,7 @@ only after its check has passed. Processes that fetch the same file wait for eac
 """
 
 import errno
+import fcntl
 import http.client
 import os
 import re
@@ -102,18 +103,10 @@ def _alone(part: Path) -> Iterator[BinaryIO]:
     """Open the part to append to it, when no other process does."""
     while True:
         with part.open("ab") as sink:
-            _wait_for_others(sink)
+            fcntl.flock(sink, fcntl.LOCK_EX)
             if part.exists() and os.path.samestat(os.fstat(sink.fileno()), part.stat()):
                 yield sink
                 return
-
-
-def _wait_for_others(sink: BinaryIO) -> None:
-    try:
-        import fcntl
-    except ImportError:  # no such locks on this system: one process at a time is up to the user
-        return
-    fcntl.flock(sink, fcntl.LOCK_EX)
 
 
 def _gather(url: str, sink: BinaryIO, size: int) -> None:

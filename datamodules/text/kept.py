@@ -6,6 +6,7 @@ it is whole and on the disk. Of processes that want the same file one computes i
 Shapes: U texts, M pieces of all texts, H features.
 """
 
+import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -77,11 +78,6 @@ def _name(pieces: Pieces, encoder: str, num_layers: int, pooling: str | None) ->
 def _alone(path: Path) -> Iterator[None]:
     """Wait until no other process writes the file."""
     if path.exists():
-        yield
-        return
-    try:
-        import fcntl
-    except ImportError:  # no such locks on this system: one process at a time is up to the user
         yield
         return
     with path.with_suffix(".lock").open("w") as lock:
