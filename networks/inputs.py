@@ -140,6 +140,16 @@ def lengths_of(mask: Bool[Tensor, "N T"]) -> Int[Tensor, " N"]:
     return torch.cat([mask.new_zeros(len(mask), 1, dtype=torch.long), mask * place], 1).amax(1).cpu()
 
 
+def places_of(
+    offsets: Int[Tensor, " N_plus_1"], index: Int[Tensor, " B"]
+) -> tuple[Int[Tensor, " K"], Int[Tensor, " B_plus_1"]]:
+    """Where the values of these rows are, row i from `offsets[i]` to `offsets[i + 1]`; and their offsets."""
+    starts = offsets[index]
+    sizes = offsets[index + 1] - starts
+    new = F.pad(sizes.cumsum(0), (1, 0))
+    return torch.arange(int(new[-1])) + (starts - new[:-1]).repeat_interleave(sizes), new
+
+
 @dataclass(eq=False)
 class SparseRows(NamedInputs):
     """A sparse matrix in CSR format: rows of D features, most of them 0.
@@ -156,10 +166,7 @@ class SparseRows(NamedInputs):
         return len(self.offsets) - 1
 
     def rows(self, index: Tensor) -> "SparseRows":
-        starts = self._offsets[index]
-        sizes = self._offsets[index + 1] - starts
-        offsets = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
-        places = torch.arange(int(offsets[-1])) + (starts - offsets[:-1]).repeat_interleave(sizes)
+        places, offsets = places_of(self._offsets, index)
         here = places.to(self.device)
         return SparseRows(self.values[here], self.columns[here], offsets.to(self.device), self.num_columns)
 

@@ -10,12 +10,11 @@ from typing import Any
 from weakref import ref
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from networks.inputs import NamedInputs, lengths_of
+from networks.inputs import NamedInputs, lengths_of, places_of
 
 SHARE = 0.5  # of a GPU's free memory that states may take
 
@@ -67,11 +66,9 @@ class Kept(NamedInputs):
     def rows(self, index: Tensor) -> "Kept":
         """The examples at these indices (a CPU tensor), with the states of their texts only."""
         texts, place = self.texts[index].unique(return_inverse=True)
-        starts, sizes = self.offsets[texts], self.offsets.diff()[texts]
-        offsets = F.pad(sizes.cumsum(0), (1, 0))
-        rows = torch.arange(int(offsets[-1])) + (starts - offsets[:-1]).repeat_interleave(sizes)
+        rows, offsets = places_of(self.offsets, texts)
         states = self.states[rows.to(self.states.device)].to(self.target, non_blocking=True)
-        here, longest = index.to(self.target), int(sizes.max())
+        here, longest = index.to(self.target), int(offsets.diff().max())
         words, mask = self.words, self.mask
         if mask is not None and words is not None:
             most = int(self._num_words[index].max())
