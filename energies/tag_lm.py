@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from energies.base import ConditionedEnergy, MaskedEnergy
 from losses.amounts import below_one, not_negative
-from networks.inputs import Inputs
+from networks.inputs import Inputs, reversal
 from networks.layers import Dropout, Features
 from networks.sizes import at_least, match_answers
 
@@ -153,6 +153,5 @@ def reversed_sentences(
     rows: Shaped[Tensor, "... B T D"], real: Bool[Tensor, "B T"]
 ) -> Shaped[Tensor, "... B T D"]:
     """Each sentence from its last position to its first; its padding stays at the end."""
-    sentences, places = (torch.arange(size, device=real.device) for size in real.shape)
-    mirrored = torch.where(real, real.sum(1, keepdim=True) - 1 - places, places)
-    return rows[..., sentences.unsqueeze(1), mirrored, :]
+    sentences = torch.arange(len(real), device=real.device).unsqueeze(1)
+    return rows[..., sentences, reversal(real), :]

@@ -80,12 +80,9 @@ class Sequences(NamedInputs):
 
         They index the flattened batch, positions first. All networks that read a batch share them.
         """
-        real = self.mask.T
         with torch.inference_mode(False):  # a batch that is evaluated first may train later
-            steps, sequences = (torch.arange(size, device=real.device) for size in real.shape)
-            lengths, steps = real.sum(0), steps.unsqueeze(1)
-            mirror = torch.where(steps < lengths, lengths - 1 - steps, steps)
-            return (mirror * real.shape[1] + sequences).flatten()
+            sequences = torch.arange(len(self), device=self.device)
+            return (reversal(self.mask).T * len(self) + sequences).flatten()
 
     def rows(self, index: Tensor) -> "Sequences":
         here, longest = index.to(self.mask.device), int(self.lengths[index].max())
@@ -132,6 +129,12 @@ class WordPieces(NamedInputs):
     def _num_words(self) -> Tensor:
         assert self.mask is not None
         return lengths_of(self.mask)
+
+
+def reversal(mask: Bool[Tensor, "N T"]) -> Int[Tensor, "N T"]:
+    """Positions that reverse each sequence within its length; padding, at the end, stays where it is."""
+    places, lengths = torch.arange(mask.shape[1], device=mask.device), mask.sum(1, keepdim=True)
+    return torch.where(places < lengths, lengths - 1 - places, places)
 
 
 def lengths_of(mask: Bool[Tensor, "N T"]) -> Int[Tensor, " N"]:
