@@ -31,13 +31,6 @@ Rows = Float[Tensor, " B"]
 
 
 @dataclass(frozen=True)
-class MeanFieldPrediction(Prediction):
-    """q as the answer, -ELBO as its energy, and the increase of the bound by the last sweep, (B,)."""
-
-    change: Tensor
-
-
-@dataclass(frozen=True)
 class MeanField:
     """Coordinate ascent from q = softmax(u).
 
@@ -66,8 +59,8 @@ class MeanField:
             return chain.restore(ORDERS[self.order](chain, pairwise, chain.unary, self.sweeps))
 
     @torch.no_grad()
-    def __call__(self, p: ChainPotentials) -> MeanFieldPrediction:
-        """q, 0 where masked, and how the search ended."""
+    def __call__(self, p: ChainPotentials) -> Prediction:
+        """q, 0 where masked, with -ELBO as its energy, and how the search ended."""
         chain, pairwise = _ready(p)
         update = ORDERS[self.order]
         with torch.autocast(chain.unary.device.type, enabled=False):
@@ -79,7 +72,7 @@ class MeanField:
         change = bound - elbo(compact, _simplex(before, chain.real))
         settled = bool((change <= self.tolerance).all())
         status = Status.CONVERGED if settled else Status.OUT_OF_STEPS
-        return MeanFieldPrediction(chain.restore(q), -bound, status, self.sweeps, change)
+        return Prediction(chain.restore(q), -bound, status, self.sweeps)
 
 
 def elbo(p: ChainPotentials, q: Tags) -> Rows:
