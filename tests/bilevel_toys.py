@@ -1,5 +1,7 @@
 """Small bilevel problems for the tests of hypergradients."""
 
+from dataclasses import dataclass
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -12,8 +14,10 @@ from inference.bilevel import (
     Hypergradient,
     Neumann,
     Products,
+    Solver,
     hypergradient,
 )
+from inference.linear import Dot, Product, Solution, Vector, damped
 from networks.mlp import LabelMLP
 
 DOUBLE = torch.float64
@@ -92,6 +96,22 @@ def mlc(
 
 def flat(tensors: list[Tensor]) -> Tensor:
     return torch.cat([t.detach().flatten() for t in tensors])
+
+
+@dataclass(frozen=True)
+class ExactSolve(Solver):
+    """The pseudo-inverse of a dense H, from one product for each column: the w of least norm."""
+
+    def __call__(
+        self, product: Product, v: Vector, *, divisor: float | Tensor, damping: float | Tensor, dot: Dot
+    ) -> Solution:
+        def unflat(row: Tensor) -> Vector:
+            return [part.view_as(t) for part, t in zip(row.split([t.numel() for t in v]), v, strict=True)]
+
+        units = torch.eye(len(flat(v)), dtype=v[0].dtype)
+        dense = torch.stack([flat(damped(product(unflat(unit)), unflat(unit), damping)) for unit in units], 1)
+        none = v[0].new_zeros(())
+        return Solution(unflat(torch.linalg.pinv(dense) @ flat(v)), none.bool(), none, none)
 
 
 def apart(found: list[Tensor], right: list[Tensor]) -> float:

@@ -6,13 +6,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bilevel_toys import DOUBLE, apart, flat, mlc
+from bilevel_toys import DOUBLE, ExactSolve, apart, flat, mlc
 from inference.bilevel import (
     Bilevel,
     ConjugateGradient,
     Dual,
     Exact,
-    ExactSolve,
     GaussNewton,
     Neumann,
     Products,

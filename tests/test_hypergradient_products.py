@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bilevel_toys import DOUBLE, FINE, ONE_SIDED, apart, flat, mlc, solved
+from bilevel_toys import DOUBLE, FINE, ONE_SIDED, ExactSolve, apart, flat, mlc, solved
 from energies.base import Energy, SumEnergy
 from energies.chain import ChainEnergy
 from energies.mlc import LabelMixEnergy, LocalEnergy
@@ -18,7 +18,6 @@ from inference.bilevel import (
     ConjugateGradient,
     Dual,
     Exact,
-    ExactSolve,
     FiniteDifference,
     ForwardDifference,
     Identity,

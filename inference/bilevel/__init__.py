@@ -16,7 +16,7 @@ from inference.bilevel.hypergradient import (
     largest_curvature,
 )
 from inference.bilevel.reasons import why_stopped
-from inference.bilevel.solvers import ConjugateGradient, Dropped, ExactSolve, Identity
+from inference.bilevel.solvers import ConjugateGradient, Dropped, Identity
 
 __all__ = [
     "Bilevel",
@@ -24,7 +24,6 @@ __all__ = [
     "Dropped",
     "Dual",
     "Exact",
-    "ExactSolve",
     "FiniteDifference",
     "ForwardDifference",
     "GaussNewton",

@@ -7,10 +7,8 @@ import torch
 from torch import Tensor
 
 from inference.bilevel.hypergradient import Neumann, Solver
-from inference.linear import Dot, Product, Solution, Vector, conjugate_gradient, damped
+from inference.linear import Dot, Product, Solution, Vector, conjugate_gradient
 from losses.amounts import not_negative
-
-LARGEST_SOLVE = 4096  # the largest number of columns of a dense H
 
 
 @dataclass(frozen=True)
@@ -61,34 +59,3 @@ class ConjugateGradient(Solver):
         return conjugate_gradient(
             product, v, steps=self.steps, tolerance=self.tolerance, damping=damping + self.damping, dot=dot
         )
-
-
-@dataclass(frozen=True)
-class ExactSolve(Solver):
-    """The pseudo-inverse of a dense H, from one product for each column; for tests.
-
-    Raises, at the first use:
-        ValueError: H would have more than 4,096 columns.
-    """
-
-    def __call__(
-        self, product: Product, v: Vector, *, divisor: float | Tensor, damping: float | Tensor, dot: Dot
-    ) -> Solution:
-        """The solution w; if H is singular and products are those of `Exact`, the w of least norm."""
-        sizes = [t.numel() for t in v]
-        if sum(sizes) > LARGEST_SOLVE:
-            raise ValueError(
-                f"ExactSolve builds a dense H, {sum(sizes):,} columns here, up to {LARGEST_SOLVE:,}. Take "
-                "inference.bilevel.ConjugateGradient() or Neumann() as solver."
-            )
-
-        def unflat(row: Tensor) -> Vector:
-            return [part.view_as(t) for part, t in zip(row.split(sizes), v, strict=True)]
-
-        def flat(z: Vector) -> Tensor:
-            return torch.cat([t.flatten() for t in z])
-
-        units = torch.eye(sum(sizes), dtype=v[0].dtype, device=v[0].device)
-        dense = torch.stack([flat(damped(product(unflat(unit)), unflat(unit), damping)) for unit in units], 1)
-        none = v[0].new_zeros(())
-        return Solution(unflat(torch.linalg.pinv(dense) @ flat(v)), none.bool(), none, none)
