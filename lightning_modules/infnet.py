@@ -28,8 +28,7 @@ class InfNet(Phased):
     """The networks ascend the objective that the energy descends; A predicts.   [InfNet+ eq. 6]
 
     On each batch: `guess_steps` steps of the networks, then one of the energy. The networks also learn from
-    supervision, `supervision_weight` times the loss of each supervised role (as `networks.supervised` says
-    unless `supervised` is given).
+    supervision, `supervision_weight` times the loss of each role in `networks.supervised`.
 
     That is the phase `joint`. In `tune` the energy is frozen and A continues from the best F so far, by E(x,
     A(x)) and the same supervision.   [Tu and Gimpel 2018, "retuning"]
@@ -49,8 +48,8 @@ class InfNet(Phased):
     `changes`, it is counted where A is right and F differs.   [InfNet+ Table 3]
 
     Raises:
-        ValueError: fewer than 1 step; a negative weight; objective, networks, supervision, `changes` and
-            phases do not fit one another; at the start of a fit, the optimizer has no such settings, or
+        ValueError: fewer than 1 step; a negative weight; objective, networks, `changes` and phases do
+            not fit one another; at the start of a fit, the optimizer has no such settings, or
             nothing keeps the epoch that `tune` goes on from.
     """
 
@@ -66,7 +65,6 @@ class InfNet(Phased):
         *,
         guess_steps: int = 1,
         supervision_weight: float = 1.0,
-        supervised: tuple[Role, ...] | None = None,
         augmented_settings: dict[str, float] | None = None,
         phases: tuple[Literal["joint", "tune"], ...] = ("joint",),
         changes: TagChanges | None = None,
@@ -80,7 +78,6 @@ class InfNet(Phased):
         self.networks, self.energy, self.objective = networks, energy, objective
         self.energy_optimizer, self.inference_optimizer = energy_optimizer, inference_optimizer
         self.guess_steps, self.supervision_weight = guess_steps, supervision_weight
-        self.supervised = networks.supervised if supervised is None else supervised
         self.augmented_settings = augmented_settings
         self.changes, self.watch_network = changes, watch_network
         self._check_roles()
@@ -183,12 +180,6 @@ class InfNet(Phased):
     def _check_roles(self) -> None:
         roles = self.objective.weights
         self.networks.check(roles, tuned="tune" in self.phases)
-        if self.supervision_weight and not set(self.supervised) & set(roles):
-            raise ValueError(
-                f"supervision is for {' and '.join(self.supervised)}, and the objective trains "
-                f"{' and '.join(roles)} alone: name one of these in `supervised`, or set "
-                "supervision_weight to 0."
-            )
         if self.augmented_settings is not None and not self._of_f_alone():
             raise ValueError(
                 "augmented_settings are for parameters of F alone, and "
@@ -198,11 +189,6 @@ class InfNet(Phased):
             raise ValueError(
                 "the objective trains A itself, and the phase `tune` goes on from F: leave `tune` out, or "
                 "take an objective of F such as MarginRescaled."
-            )
-        if "tune" in self.phases and self.supervision_weight and "test" not in self.supervised:
-            raise ValueError(
-                "in the phase `tune` A alone learns, and supervision is for F: name `test` in `supervised`, "
-                "or set supervision_weight to 0."
             )
         if self.changes is not None and "augmented" not in roles:
             raise ValueError(
@@ -248,7 +234,7 @@ class InfNet(Phased):
         losses = [
             mean(space.supervise(logits[role], batch.y), batch.observed)
             for role in logits
-            if role in self.supervised
+            if role in self.networks.supervised
         ]
         return self.supervision_weight * torch.stack(losses).sum() if losses else batch.y.new_zeros(())
 
