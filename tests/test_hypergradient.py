@@ -176,8 +176,8 @@ def test_the_largest_curvature_is_the_largest_eigenvalue(products: Products) -> 
     torch.testing.assert_close(few, largest_curvature(problem, products))
 
 
-def told(found: Hypergradient) -> str:
-    return why_stopped(float(found.curvature), float(found.divisor))
+def told(found: Hypergradient, divisor: float) -> str:
+    return why_stopped(float(found.curvature), divisor)
 
 
 @pytest.mark.parametrize("products", [Exact(), Dual()])
@@ -188,19 +188,19 @@ def test_a_divisor_below_the_curvature_is_told_with_both_numbers(products: Produ
     found = solved(problem, products, 40, divisor=divisor)
     assert found.diverged and flat(found.implicit).isfinite().all()
     assert 2 * divisor < found.curvature <= curvature * 1.001
-    sentence = told(found)
+    sentence = told(found, divisor)
     assert f"{divisor:.4g}" in sentence and f"{float(found.curvature):.4g} or more" in sentence
 
 
 def test_other_ends_are_told_too() -> None:
     uphill = replace(mlc(), inner=lambda logits: -logits.square().sum())
     found = hypergradient(uphill, ConjugateGradient(), Exact(), divisor=1.0)
-    assert found.diverged and f"a damping above {-float(found.curvature):.2g} times" in told(found)
+    assert found.diverged and f"a damping above {-float(found.curvature):.2g} times" in told(found, 1.0)
     none = hypergradient(mlc(), Neumann(2), Exact(), divisor=torch.tensor(0.0))
-    assert none.diverged and "is not a finite number" in told(none)
+    assert none.diverged and "is not a finite number" in told(none, 0.0)
     series = hypergradient(uphill, Neumann(3), Exact(), divisor=1.0)
     assert series.diverged and series.curvature < 0
-    assert f"{float(series.curvature):.4g} or less" in told(series)
+    assert f"{float(series.curvature):.4g} or less" in told(series, 1.0)
     assert flat(none.implicit).abs().max() == 0
 
 

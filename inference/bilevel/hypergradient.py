@@ -238,7 +238,6 @@ class Hypergradient:
     implicit: list[Tensor]
     diverged: Bool[Tensor, ""]
     curvature: Float[Tensor, ""]
-    divisor: float | Tensor
 
     @property
     def gradient(self) -> list[Tensor]:
@@ -268,17 +267,17 @@ def hypergradient(
         raise ValueError(f"the damping of H is {damping}: take a finite number, 0 or more.")
     mean = reduce or _as_it_is
     if not solver.uses_hessian:
-        return _explicit_alone(problem, mean, divisor)
+        return _explicit_alone(problem, mean)
     here = products.at(problem, shared=reduce is not None)
     with torch.no_grad():
         found = solver(
             lambda z: mean(here.product(z)), mean(here.v), divisor=divisor, damping=damping, dot=here.dot
         )
         explicit, implicit = mean(here.explicit), mean(here.cross(found.x))
-    return Hypergradient(here.loss, explicit, implicit, found.diverged, found.curvature, divisor)
+    return Hypergradient(here.loss, explicit, implicit, found.diverged, found.curvature)
 
 
-def _explicit_alone(problem: Bilevel, mean: Reduce, divisor: float | Tensor) -> Hypergradient:
+def _explicit_alone(problem: Bilevel, mean: Reduce) -> Hypergradient:
     """grad_phi outer with theta fixed, and an implicit gradient of 0; the inner loss is not computed."""
     problem.theta()
     with torch.no_grad():
@@ -287,7 +286,7 @@ def _explicit_alone(problem: Bilevel, mean: Reduce, divisor: float | Tensor) -> 
         loss, _, explicit = outer_gradients(problem.outer(logits), [], list(problem.phi))
     explicit = mean(explicit)
     none = explicit[0].new_zeros(())
-    return Hypergradient(loss, explicit, [torch.zeros_like(t) for t in explicit], none.bool(), none, divisor)
+    return Hypergradient(loss, explicit, [torch.zeros_like(t) for t in explicit], none.bool(), none)
 
 
 def largest_curvature(
