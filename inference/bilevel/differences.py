@@ -1,6 +1,5 @@
 """Hessian products by finite differences, for operations without a second derivative."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,6 +8,7 @@ from torch import Tensor
 
 from inference.bilevel.hypergradient import Bilevel, HessianProducts, Products, outer_gradients
 from inference.linear import Vector
+from losses.amounts import above_zero
 
 
 @dataclass(frozen=True)
@@ -23,10 +23,7 @@ class FiniteDifference(Products):
     step: float = 0.01
 
     def __post_init__(self) -> None:
-        if not 0 < self.step < math.inf:
-            raise ValueError(
-                f"{type(self).__name__} with step {self.step}: take a positive one, such as 0.01."
-            )
+        above_zero(step=self.step)
 
     def at(self, problem: Bilevel, *, shared: bool = False) -> HessianProducts:
         """Runs the net and the outer loss once; each product runs net and inner loss twice."""

@@ -24,6 +24,8 @@ from torch import Tensor, nn
 from inference.bilevel.derivatives import refuse_once_differentiable, vjp
 from inference.bilevel.reasons import why_stopped
 from inference.linear import SLACK, Dot, Product, Solution, Vector, check_divisor, damped, dot, neumann
+from losses.amounts import not_negative
+from networks.sizes import at_least
 
 Loss = Callable[[Tensor], Tensor]
 Reduce = Callable[[list[Tensor]], list[Tensor]]
@@ -194,8 +196,7 @@ class Neumann(Solver):
     terms: int = 5
 
     def __post_init__(self) -> None:
-        if self.terms < 0:
-            raise ValueError(f"Neumann(terms={self.terms}): a series has 0 products or more.")
+        at_least(0, terms=self.terms)
 
     def __call__(
         self, product: Product, v: Vector, *, divisor: float | Tensor, damping: float | Tensor, dot: Dot
@@ -263,8 +264,8 @@ def hypergradient(
         ValueError: a divisor that is not a positive number; a negative damping; see also `products`.
     """
     check_divisor(divisor)
-    if not isinstance(damping, Tensor) and not 0 <= damping < math.inf:
-        raise ValueError(f"the damping of H is {damping}: take a finite number, 0 or more.")
+    if not isinstance(damping, Tensor):
+        not_negative(damping=damping)
     mean = reduce or _as_it_is
     if not solver.uses_hessian:
         return _explicit_alone(problem, mean)
@@ -297,8 +298,7 @@ def largest_curvature(
     Raises:
         ValueError: no iteration, or a curvature that is not finite.
     """
-    if iterations < 1:
-        raise ValueError(f"largest_curvature of {iterations} iterations: ask for 1 product or more.")
+    at_least(1, iterations=iterations)
     mean = reduce or _as_it_is
     here = products.at(problem, shared=reduce is not None)
     with torch.no_grad():

@@ -9,6 +9,7 @@ from torch import Tensor
 from inference.bilevel.hypergradient import Neumann, Solver
 from inference.linear import Dot, Product, Solution, Vector, conjugate_gradient
 from losses.amounts import not_negative
+from networks.sizes import at_least
 
 
 @dataclass(frozen=True)
@@ -48,8 +49,7 @@ class ConjugateGradient(Solver):
     damping: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.steps < 0:
-            raise ValueError(f"ConjugateGradient(steps={self.steps}): ask for 0 products or more.")
+        at_least(0, steps=self.steps)
         not_negative(tolerance=self.tolerance, damping=self.damping)
 
     def __call__(
