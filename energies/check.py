@@ -1,6 +1,6 @@
 """Whether an energy gives one number for each answer, of that answer alone, and can learn."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -30,9 +30,7 @@ def check_energy(
     """
     if not y.is_floating_point():
         raise ValueError(f"true answers have type {y.dtype}: give 0 and 1 as floats, y.float().")
-    for part in (space, *energy.modules()):
-        if callable(check := getattr(part, "check_answers", None)):
-            check(y)
+    check_answers((space, *energy.modules()), y)
     if mask is not None and (mask.dtype != torch.bool or mask.shape != y.shape[: mask.dim()]):
         raise ValueError(
             f"the mask has type {mask.dtype} and shape {tuple(mask.shape)}: it has to be bool, True where a "
@@ -52,6 +50,17 @@ def check_energy(
             f"the energy {name} has parameters, and its value has no gradient in them: it cannot learn. "
             "Compute it without detach, no_grad and NumPy."
         )
+
+
+def check_answers(parts: Iterable[object], y: Tensor) -> None:
+    """Have each part that expects something of the true answers y compare it.
+
+    Raises:
+        ValueError: a size or a name does not fit.
+    """
+    for part in parts:
+        if callable(check := getattr(part, "check_answers", None)):
+            check(y)
 
 
 def energies_in(module: nn.Module) -> list[Energy]:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torchmetrics import Metric
 
 from datamodules.batches import Batch
+from energies.check import check_answers
 from energies.spaces import AnswerSpace
 from lightning_modules.engine.processes import mean_over_processes
 from lightning_modules.engine.unseen import Unseen, unseen
@@ -94,9 +95,8 @@ class Bookkeeping(pl.LightningModule, ABC):
         """
         data = getattr(self.trainer, "datamodule", None)
         splits = getattr(data, "splits", {})
-        for part in (self.space, *self.modules()) if splits else ():
-            if callable(check := getattr(part, "check_answers", None)):
-                check(splits["train"].y)
+        if splits:
+            check_answers((self.space, *self.modules()), splits["train"].y)
         tables = getattr(data, "tables", None)
         for module in self.modules() if tables else ():
             if callable(initialise := getattr(module, "initialise", None)):
