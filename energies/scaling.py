@@ -25,9 +25,16 @@ Rows = Float[Tensor, " B"]
 
 
 class Scaling(nn.Module, ABC):
-    """A map from potentials to potentials; an alpha chosen during training is stored with the weights."""
+    """A map from potentials to potentials; an alpha chosen during training is stored with the weights.
 
+    Attributes:
+        subset: how many training examples alpha is chosen on after each epoch; 0 if alpha is fixed.
+        grid: the values (K,) that alpha is chosen from, if it is.
+    """
+
+    subset: int = 0
     alpha: Tensor | float
+    grid: Tensor
 
     @abstractmethod
     def forward(self, p: Potentials) -> Potentials:
@@ -36,14 +43,6 @@ class Scaling(nn.Module, ABC):
     def penalty(self, p: Potentials) -> Rows:
         """The penalty added to the loss of each example, from the potentials before scaling."""
         return p.unary.new_zeros(len(p.unary))
-
-    def search_size(self) -> int:
-        """How many training examples alpha is chosen on after each epoch; 0 if alpha is fixed."""
-        return 0
-
-    def candidates(self) -> Float[Tensor, " K"]:
-        """The values that alpha is chosen from; empty if alpha is fixed."""
-        return torch.empty(0)
 
     def choose(self, losses: Float[Tensor, " K"]) -> None:
         """Set alpha from the mean loss of the examples under each candidate."""
@@ -78,7 +77,6 @@ class Online(Scaling):
     """
 
     alpha: Tensor
-    grid: Tensor
 
     def __init__(self, subset: int = 2000, reach: int = 8) -> None:
         super().__init__()
@@ -90,14 +88,6 @@ class Online(Scaling):
 
     def forward(self, p: Potentials) -> Potentials:
         return p.times(self.alpha)
-
-    def search_size(self) -> int:
-        """See Scaling."""
-        return self.subset
-
-    def candidates(self) -> Float[Tensor, " K"]:
-        """See Scaling."""
-        return self.grid
 
     def choose(self, losses: Float[Tensor, " K"]) -> None:
         """Take the alpha of the lowest loss; on a tie, the one whose ratio to the current alpha is nearest 1.
@@ -118,14 +108,13 @@ class Offline(GivenAlpha):
         return p.times(self.alpha / _unary_norm(p), 1 / _pairwise_norm(p))
 
 
-class Regularised(Scaling):
+class Regularised(GivenAlpha):
     """The potentials as they are, and a penalty weight (norm(U) / norm(W) - alpha)^2.   [Scaling eq. 21]"""
 
     def __init__(self, alpha: float, weight: float) -> None:
-        super().__init__()
-        above_zero(alpha=alpha)
+        super().__init__(alpha)
         not_negative(weight=weight)
-        self.alpha, self.weight = alpha, weight
+        self.weight = weight
 
     def forward(self, p: Potentials) -> Potentials:
         return p

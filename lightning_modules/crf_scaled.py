@@ -48,7 +48,7 @@ class CRFScaled(CRFScheme):
 
     def training_step(self, batch: Batch, index: int) -> None:
         self.move("energy", batch)
-        if self.trainer.is_last_batch and self.scaling.search_size():
+        if self.trainer.is_last_batch and self.scaling.subset:
             self.choose_alpha(cast(Batches, self.trainer.train_dataloader))
 
     def energy_loss(self, batch: Batch) -> Tensor:
@@ -88,14 +88,14 @@ class CRFScaled(CRFScheme):
         rows = torch.randperm(len(data.inputs), generator=draw)
         if data.observed is not None:
             rows = rows[data.observed.cpu()[rows]]
-        rows = rows[: self.scaling.search_size()]
+        rows = rows[: self.scaling.subset]
         if data.lengths is not None:
             rows = rows[data.lengths[rows].argsort(stable=True)]  # little padding
         return map(data.rows, rows.split(max(1, min(ROWS, NUMBERS // (64 * data.y[0].numel())))))
 
     def mean_losses(self, subset: Iterable[Batch]) -> Float[Tensor, " K"]:
         """L_alpha(D), the mean over examples of L(y, alpha U, W), for each alpha of the grid.   [eq. 19]"""
-        alphas, count = self.scaling.candidates(), 0
+        alphas, count = self.scaling.grid, 0
         total = alphas.new_zeros(len(alphas), dtype=torch.float64)
         for batch in subset:
             p = self.energy.potentials(batch.inputs, batch.mask)

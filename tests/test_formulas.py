@@ -108,9 +108,7 @@ def test_the_subset_of_online_scaling_is_another_in_each_epoch() -> None:
     )
 
     def drawn(epoch: int) -> Tensor:
-        scheme: Any = SimpleNamespace(
-            seed=0, current_epoch=epoch, scaling=SimpleNamespace(search_size=lambda: 10)
-        )
+        scheme: Any = SimpleNamespace(seed=0, current_epoch=epoch, scaling=SimpleNamespace(subset=10))
         return torch.cat([batch.inputs.flatten() for batch in CRFScaled.subset(scheme, data)]).sort().values
 
     assert len(drawn(0)) == 10 and torch.equal(drawn(0), drawn(0)) and not torch.equal(drawn(0), drawn(1))

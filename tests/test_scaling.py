@@ -82,7 +82,7 @@ def test_gradients_flow_through_the_norms() -> None:
 def test_the_grid_of_online_scaling_stands_as_one_batch() -> None:
     p, online = potentials(), Online(reach=2)
     assert online.grid.tolist() == [0.25, 0.5, 1, 2, 4]
-    all_at_once = under_each(p, online.candidates())
+    all_at_once = under_each(p, online.grid)
     for k, alpha in enumerate(online.grid.tolist()):
         one = FixedAlpha(alpha)(p)
         assert torch.equal(all_at_once.unary[2 * k : 2 * k + 2], one.unary)
@@ -117,7 +117,7 @@ def test_the_ratio_of_a_gaussian_field_is_in_units_of_its_pairwise_scores() -> N
 
 def test_of_two_equal_candidates_the_nearer_by_its_ratio_is_taken() -> None:
     online = Online(subset=1)
-    grid = online.candidates().tolist()
+    grid = online.grid.tolist()
     online.alpha.fill_(2.0)
     losses = torch.tensor([1.0 if alpha in (0.5, 4.0) else 9.0 for alpha in grid])
     assert losses.sum() == 2 + 9 * (len(grid) - 2)
