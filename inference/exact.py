@@ -21,6 +21,6 @@ def lowest(energy: ConditionedEnergy, costs: Float[Tensor, "B T S"] | None = Non
         raise ValueError(
             "the lowest answer of this energy cannot be found exactly: take energies.chain.ChainEnergy alone "
             "as model.init_args.energy, or leave out what asks for that answer (networks.ExactAugmented, "
-            "metrics.energy.EnergyScores)."
+            "metrics.energy.EnergyScores, metrics.known.AgainstTruth)."
         )
     return best(energy.chain if costs is None else energy.chain.plus(costs))

@@ -17,6 +17,7 @@ from energies.chain import ChainEnergy
 from energies.mlc import LabelMixEnergy, LocalEnergy
 from energies.potentials import ChainPotentials
 from inference import chain
+from inference.exact import lowest
 from inference.interactions import doubly_centred
 from networks.sizes import at_least
 
@@ -122,7 +123,7 @@ class KnownChain(KnownEnergy):
         return (marginals.amax(-1) - (marginals * y).sum(-1)).mean(-1)
 
     def lowest(self, energy: Energy, x: Tensor) -> Tensor:
-        return F.one_hot(chain.viterbi(_chain_of(energy, x)).tags, len(self.energy.pairwise)).to(x.dtype)
+        return lowest(energy.given(x))
 
     def factors(self, energy: Energy, x: Tensor) -> Tensor:
         """W (S, S), its rows and columns centred."""
