@@ -42,7 +42,7 @@ class Constraints:
         """
         if encoding not in ENCODINGS:
             raise ValueError(f"spans are written as {' or '.join(ENCODINGS)}, not as {encoding!r}.")
-        parts = [_split(tag, encoding) for tag in tags]
+        parts = [split_tag(tag, encoding) for tag in tags]
         allowed = [[_may_follow(before, after, encoding) for after in parts] for before in parts]
         starts = [_may_follow(("O", ""), part, encoding) for part in parts]
         ends = [_may_follow(part, ("O", ""), encoding) for part in parts]
@@ -79,8 +79,12 @@ def bio_tags(kinds: Sequence[str]) -> list[str]:
 ENCODINGS = ("BIO", "BIOES")  # each is named by its prefixes
 
 
-def _split(tag: str, encoding: str) -> tuple[str, str]:
-    """Prefix and kind of a tag."""
+def split_tag(tag: str, encoding: str) -> tuple[str, str]:
+    """Prefix and kind of a tag; the kind of O is empty.
+
+    Raises:
+        ValueError: it is no tag of the encoding.
+    """
     prefix, _, kind = tag.partition("-")
     known = len(prefix) == 1 and prefix in encoding
     if not known or (tag != "O" and (prefix == "O" or not kind)):

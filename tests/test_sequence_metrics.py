@@ -156,7 +156,7 @@ def test_nothing_found_scores_zero_and_not_nan() -> None:
 
 @pytest.mark.parametrize("tag", ["X-NP", "B", "B-", "", "NN"])
 def test_a_name_that_is_no_tag_of_spans_is_refused(tag: str) -> None:
-    with pytest.raises(ValueError, match="neither O nor one of"):
+    with pytest.raises(ValueError, match=f"'{tag}' is no tag of BIOES"):
         SpanScores(["O", tag])
 
 

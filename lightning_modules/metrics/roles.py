@@ -12,6 +12,7 @@ from torchmetrics import Metric
 
 from energies.constraints import bio_tags
 from inference.spans import SpanDecoder, WellFormed, begins_of, starts
+from lightning_modules.metrics.spans import scores_of_counts
 from networks.sizes import match_names
 
 CORE = ("ARG0", "ARG1", "ARG2", "ARG3", "ARG4", "ARG5", "ARGA")
@@ -101,12 +102,9 @@ class RoleScores(Metric):
 
     def compute(self) -> dict[str, Tensor]:
         """All in [0, 1]; 0 where there is nothing to divide by."""
-        right, found, true = self.counts
         ucr, gold_ucr, bio, inexact = self.broken / self.predicates.clamp_min(1)
         return {
-            "f1": 2 * right / (found + true).clamp_min(1),
-            "precision": right / found.clamp_min(1),
-            "recall": right / true.clamp_min(1),
+            **scores_of_counts(*self.counts),
             "ucr": ucr,
             "gold_ucr": gold_ucr,
             "bio": bio,

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
+from energies.constraints import split_tag
 from networks.sizes import match_names
 
-BEGINS = {"B": True, "S": True, "I": False, "E": False}
 OUTSIDE = -1
 
 
@@ -46,12 +46,12 @@ class SpanScores(Metric):
     def __init__(self, tags: Sequence[str]) -> None:
         super().__init__()
         self.tags = list(tags)
-        parsed = [_parse(tag) for tag in tags]
-        self.kinds = sorted({kind for _, kind in parsed if kind is not None})
+        parsed = [split_tag(tag, "BIOES") for tag in tags]
+        self.kinds = sorted({kind for _, kind in parsed if kind})
         number = {kind: index for index, kind in enumerate(self.kinds)}
-        numbers = torch.tensor([OUTSIDE if kind is None else number[kind] for _, kind in parsed])
+        numbers = torch.tensor([number.get(kind, OUTSIDE) for _, kind in parsed])
         self.register_buffer("kind_of", numbers, persistent=False)
-        self.register_buffer("begins", torch.tensor([begin for begin, _ in parsed]), persistent=False)
+        self.register_buffer("begins", torch.tensor([mark in "BS" for mark, _ in parsed]), persistent=False)
         for name in ("correct", "found", "actual"):
             self.add_state(name, torch.zeros(len(self.kinds), dtype=torch.long), dist_reduce_fx="sum")
         for name in ("right", "positions"):
@@ -68,15 +68,15 @@ class SpanScores(Metric):
         kind, start, end = self._spans(true, mask)
         same = (guess_kind == kind) & (self.begins[guess] == self.begins[true])
         both = guess_start & start & (guess_kind == kind) & (guess_end == end)
-        self.correct += self._count(kind, both)
-        self.found += self._count(guess_kind, guess_start)
-        self.actual += self._count(kind, start)
+        self.correct += kind[both].bincount(minlength=len(self.kinds))
+        self.found += guess_kind[guess_start].bincount(minlength=len(self.kinds))
+        self.actual += kind[start].bincount(minlength=len(self.kinds))
         self.right += (same & mask).sum()
         self.positions += mask.sum()
 
     def compute(self) -> dict[str, Tensor]:
         """The four scores, in [0, 1]; 0 where there is nothing to divide by."""
-        scores = _scores(self.correct.sum(), self.found.sum(), self.actual.sum())
+        scores = scores_of_counts(self.correct.sum(), self.found.sum(), self.actual.sum())
         return {**scores, "accuracy": self.right / self.positions.clamp_min(1)}
 
     def _spans(self, tags: Tensor, real: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -91,28 +91,11 @@ class SpanScores(Metric):
         ahead = torch.cat([border[:, 1:], torch.full_like(border[:, :1], length)], dim=1)
         return kind, start, ahead.flip(1).cummin(1).values.flip(1)
 
-    def _count(self, kind: Tensor, chosen: Tensor) -> Tensor:
-        """How many of the chosen positions are of each kind, (K,)."""
-        kinds = torch.arange(len(self.kinds), device=kind.device)
-        return ((kind.unsqueeze(-1) == kinds) & chosen.unsqueeze(-1)).sum((0, 1))
 
-
-def _scores(correct: Tensor, found: Tensor, actual: Tensor) -> dict[str, Tensor]:
+def scores_of_counts(correct: Tensor, found: Tensor, actual: Tensor) -> dict[str, Tensor]:
+    """F1, precision and recall; 0 where there is nothing to divide by."""
     return {
         "f1": 2 * correct / (found + actual).clamp_min(1),
         "precision": correct / found.clamp_min(1),
         "recall": correct / actual.clamp_min(1),
     }
-
-
-def _parse(tag: str) -> tuple[bool, str | None]:
-    """Whether a tag begins a span, and the kind of span it is of; O is of none."""
-    if tag == "O":
-        return False, None
-    prefix, hyphen, kind = tag.partition("-")
-    if prefix not in BEGINS or not hyphen or not kind:
-        raise ValueError(
-            f"the tag {tag!r} is neither O nor one of B-, I-, E-, S- and a kind, as in B-NP. Correct the "
-            "list of tags, or score with SequenceScores."
-        )
-    return BEGINS[prefix], kind
