@@ -22,7 +22,7 @@ class ConditionedEnergy:
     `value_and_gradient` maps y to (E, dE/dy), for procedures that search y. No gradient reaches the
     parameters. An energy without a closed form is differentiated by autograd.
 
-    `at_rest` maps y to E, for a step in which the parameters do not learn. What was computed of the input is
+    `detached` maps y to E, for a step in which the parameters do not learn. What was computed of the input is
     a constant there, so a backward pass to y does not walk through its graph.
 
     `chain` are the potentials of an energy that is a linear chain: its minimum can be found exactly.
@@ -32,13 +32,13 @@ class ConditionedEnergy:
         self,
         energy: Callable[[Tensor], Tensor],
         value_and_gradient: ValueAndGradient | None = None,
-        at_rest: Callable[[Tensor], Tensor] | None = None,
+        detached: Callable[[Tensor], Tensor] | None = None,
         *,
         chain: ChainPotentials | None = None,
     ) -> None:
         self._energy = energy
         self.value_and_gradient = value_and_gradient or partial(differentiated, energy)
-        self.at_rest = at_rest or energy
+        self.detached = detached or energy
         self.chain = chain
 
     def __call__(self, y: Tensor) -> Tensor:
@@ -203,5 +203,5 @@ class SumEnergy(MaskedEnergy):
             return e1 + e2, g1 + g2
 
         return ConditionedEnergy(
-            lambda y: local(y) + joint(y), value_and_gradient, lambda y: local.at_rest(y) + joint.at_rest(y)
+            lambda y: local(y) + joint(y), value_and_gradient, lambda y: local.detached(y) + joint.detached(y)
         )

@@ -54,14 +54,14 @@ class ChainEnergy(StructuredEnergy):
         """See StructuredEnergy."""
         assert isinstance(p, ChainPotentials)
         relaxed = p.relaxed()
-        resting = relaxed.at_rest()
+        constant = relaxed.detached()
 
         def value_and_gradient(y: Tensor) -> tuple[Tensor, Tensor]:
-            score, gradient = resting.value_and_gradient(y)
+            score, gradient = constant.value_and_gradient(y)
             return -score, -gradient
 
         return ConditionedEnergy(
-            lambda y: -relaxed.score(y), value_and_gradient, lambda y: -resting.score(y), chain=p
+            lambda y: -relaxed.score(y), value_and_gradient, lambda y: -constant.score(y), chain=p
         )
 
     def check_answers(self, y: Tensor) -> None:

@@ -51,7 +51,7 @@ class Implicit(TaskNetScheme):
             the tolerance; `encoder_settings` has one that the optimizer does not have.
     """
 
-    resting: EnergyFn
+    batch_energy: EnergyFn
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class Implicit(TaskNetScheme):
             rank_zero_warn("energy_weight is 0: no energy reaches the task-net, the implicit gradient is 0.")
 
     def training_step(self, batch: Batch, index: int) -> None:
-        self.resting = self.at_rest(batch)
+        self.batch_energy = self.energy_of(batch)
         began = self.steps["task"]
         for _ in range(self.inner_steps):
             self.move("task", batch)
@@ -107,7 +107,7 @@ class Implicit(TaskNetScheme):
         if self.inner_tolerance is not None:
             self.watch("inner", self.inner_norm(batch))
             self.watch("inner_steps", torch.tensor(float(self.steps["task"] - began), device=self.device))
-        del self.resting
+        del self.batch_energy
         if self.current_epoch >= self.warm_up:
             self.move("energy", batch)
 
@@ -127,7 +127,7 @@ class Implicit(TaskNetScheme):
         logits = self.task_net(batch.inputs)
         if self.current_epoch < self.warm_up:
             return self.supervision(batch, logits).mean()
-        return self.inner_loss(self.resting, batch, logits)
+        return self.inner_loss(self.batch_energy, batch, logits)
 
     def inner_loss(self, energy: EnergyFn, batch: Batch, logits: Tensor) -> Tensor:
         """The mean of supervision of A(x) + lambda E(x, A(x)).   [Implicit eq. 6, L_Aux]"""
@@ -173,13 +173,13 @@ class Implicit(TaskNetScheme):
 
     def problem(self, batch: Batch, lesson: Lesson) -> Bilevel:
         """The two losses of a batch as functions of the task-net's logits."""
-        energy = self.at_rest(batch)
+        energy = self.energy_of(batch)
         inner = partial(self.inner_loss, energy, batch)
         outer = partial(self.outer_loss, energy, batch, lesson=lesson)
         return Bilevel(self.task_net, batch.inputs, inner, outer, self.part["energy"].learned)
 
-    def at_rest(self, batch: Batch) -> EnergyFn:
-        """The energy with phi fixed; what depends on the input alone is computed once."""
+    def energy_of(self, batch: Batch) -> EnergyFn:
+        """The energy between two of its steps: what depends on the input alone is computed once."""
         given = cache(self.energy.over(batch.mask).given)
         return lambda x, y: given(x)(y)
 

@@ -106,7 +106,7 @@ class InfNet(Phased):
         """
         objective = self.objective if self.phase == "joint" else Perceptron()
         logits, answers = self._answers(batch, [r for r in objective.weights if r in self.networks.learned])
-        energy = self._given(batch).at_rest
+        energy = self._given(batch).detached
         energies = self._energies(energy, batch, answers, truth=objective.networks_see_truth)
         return objective.network_loss(energies) + self._supervision(logits, batch)
 
@@ -240,7 +240,7 @@ class InfNet(Phased):
 
     def network_gradient(self, batch: Batch) -> Tensor:
         """The norm of dE(x, A(x))/dPsi, of the mean over the batch.   [InfNet+ Fig. 3]"""
-        energy = self._given(batch).at_rest(self.predict(batch)).mean()
+        energy = self._given(batch).detached(self.predict(batch)).mean()
         learned = [p for net in self.predictors() for p in net.parameters() if p.requires_grad]
         found = torch.autograd.grad(energy, learned, materialize_grads=True, allow_unused=True)
         return nn.utils.get_total_norm(mean_over_processes(found))

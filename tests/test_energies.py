@@ -285,13 +285,13 @@ def test_the_mask_alone_says_where_a_chain_ends(ends: bool, row: int) -> None:
 
 
 @pytest.mark.parametrize("kind", ["chain", "label sets"])
-def test_at_rest_an_energy_and_its_gradient_are_the_same_and_what_was_made_of_the_input_is_constant(
+def test_detached_an_energy_and_its_gradient_are_the_same_and_what_was_made_of_the_input_is_constant(
     kind: str,
 ) -> None:
     energy: Energy = chain_energy(True) if kind == "chain" else spen()
     x, y = tags(3) if kind == "chain" else inputs()
     given, y = energy.over(MASK if kind == "chain" else None).given(x), y.requires_grad_()
-    one, other = given(y), given.at_rest(y)
+    one, other = given(y), given.detached(y)
     torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
     slopes = [torch.autograd.grad(e.sum(), y, retain_graph=True)[0] for e in (one, other)]
     torch.testing.assert_close(*slopes, rtol=1e-12, atol=1e-12)

@@ -37,7 +37,7 @@ def test_the_watched_norm_is_that_of_the_inner_gradient(tmp_path: Path) -> None:
     original, watch = module.hypergradient, module.watch
 
     def checked(batch: Batch) -> Tensor:
-        loss = module.inner_loss(module.at_rest(batch), batch, module.task_net(batch.inputs))
+        loss = module.inner_loss(module.energy_of(batch), batch, module.task_net(batch.inputs))
         right.append(nn.utils.get_total_norm(torch.autograd.grad(loss, list(module.task_net.parameters()))))
         return original(batch)
 

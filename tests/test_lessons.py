@@ -41,7 +41,7 @@ def test_the_inner_loss_has_the_energy_of_all_and_the_truth_of_the_observed(spac
     energy = module.energy.over(batch.mask)(batch.inputs, answers.relax(logits))
     truth = answers.supervise(logits, batch.y)
     expected = 0.5 * energy.mean() + (truth[0] + truth[2]) / 2
-    torch.testing.assert_close(module.inner_loss(module.at_rest(batch), batch, logits), expected)
+    torch.testing.assert_close(module.inner_loss(module.energy_of(batch), batch, logits), expected)
 
 
 @pytest.mark.parametrize("space", ["sets", "tags"])

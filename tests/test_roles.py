@@ -130,7 +130,7 @@ def test_the_local_energy_is_a_sum_over_real_positions() -> None:
     value, gradient = given.value_and_gradient(y)
     torch.testing.assert_close(value, expected)
     torch.testing.assert_close(gradient, -(x * mask.unsqueeze(-1)).expand_as(y))
-    torch.testing.assert_close(given.at_rest(y), expected)
+    torch.testing.assert_close(given.detached(y), expected)
 
 
 # Noise-contrastive estimation on sequences   [SEAL eq. 9]; summed over a batch

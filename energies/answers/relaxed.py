@@ -78,7 +78,7 @@ class RelaxedChain:
             gradient = torch.empty_like(gradient).scatter_(-2, _whole_positions(self.order, y), gradient)
         return self._or_forbidden(score), gradient
 
-    def at_rest(self) -> Self:
+    def detached(self) -> Self:
         """The same scores as constants."""
         return replace(self, unary=self.unary.detach(), pairwise=self.pairwise.detach())
 
