@@ -33,7 +33,7 @@ from scripts.robustness.one_machine import ask, one_machine
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLE = "array_test"
-ROWS = tuple(cell for cell in CELLS if cell not in ("crf_stage", "floor", "horses"))  # ten
+ROWS = tuple(cell for cell in CELLS if cell not in ("crf_stage", "floor", "horses", "ranked_net"))
 CLUSTER = {"hours": 1, "memory": "1G", "throttle": 4}
 LOOK_EVERY = 0.3  # seconds
 SUBMISSIONS = 8  # at most
