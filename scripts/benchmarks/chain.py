@@ -29,13 +29,12 @@ from functools import partial
 
 import torch
 from rich.console import Console
-from rich.table import Table
 from torch import Tensor
 
 from energies.potentials import ChainPotentials
 from inference import chain
 from scripts.peers.chain import PEERS, Contender, Task
-from scripts.peers.timing import by_events, side_by_side
+from scripts.peers.timing import by_events, print_table, side_by_side
 
 SHAPES = {  # B, T, S, real positions
     "ocr": (64, 14, 26, 524),
@@ -169,14 +168,6 @@ def written(times: dict[str, float]) -> dict[str, str]:
     base = times.get(BASE)
     ratio = {name: f"  x{us / base:.3f}" if base else "" for name, us in times.items()}
     return {name: f"{us / 1e3:.3f}{ratio[name]}" for name, us in times.items()}
-
-
-def print_table(title: str, columns: dict[str, dict[str, str]]) -> None:
-    """The rows are the names of all columns."""
-    table = Table("", *columns, title=title)
-    for name in dict.fromkeys(name for cells in columns.values() for name in cells):
-        table.add_row(name, *(cells.get(name, "-") for cells in columns.values()))
-    Console(width=max(100, 30 + 26 * len(columns))).print(table)
 
 
 def distance(times: dict[str, float], t: Task, gigabytes: float) -> dict[str, str]:

@@ -26,8 +26,6 @@ from itertools import islice
 
 import torch
 import torch.nn.functional as F
-from rich.console import Console
-from rich.table import Table
 from torch import Tensor
 
 from datamodules.batches import Batch, Batches
@@ -60,7 +58,7 @@ from networks.mlp import LabelMLP
 from scripts.benchmarks.sequences import tweets, ways
 from scripts.peers.bare import trainer
 from scripts.peers.hypergradient import PEERS, Contender, Task
-from scripts.peers.timing import show, side_by_side
+from scripts.peers.timing import print_table, show, side_by_side
 
 BATCH, FEATURES, WIDTH, LABELS, PATTERNS = 32, 1836, 150, 159, 16
 NUM_BATCHES = 60  # of an epoch in which outer iterations on label sets are timed
@@ -154,14 +152,6 @@ def written(times: dict[str, float]) -> dict[str, str]:
     """Milliseconds, and the ratio to the best peer."""
     best = min((us for name, us in times.items() if name in PEERS), default=math.nan)
     return {name: f"{us / 1e3:.2f}  x{us / best:.2f}" for name, us in times.items()}
-
-
-def print_table(title: str, columns: dict[str, dict[str, str]]) -> None:
-    """The rows are the names of all columns."""
-    table = Table("", *columns, title=title)
-    for name in dict.fromkeys(name for cells in columns.values() for name in cells):
-        table.add_row(name, *(cells.get(name, "-") for cells in columns.values()))
-    Console(width=max(100, 30 + 18 * len(columns))).print(table)
 
 
 def compare(columns: dict[str, Task], title: str, repeats: int, *, without: tuple[str, ...] = ()) -> None:

@@ -63,3 +63,11 @@ def show(title: str, rows: dict[str, dict[str, float]], reference: str) -> None:
         cells = [f"{times[name]:.0f} us  x{times[name] / times[reference]:.2f}" for times in rows.values()]
         table.add_row(name, *cells)
     Console().print(table)
+
+
+def print_table(title: str, columns: dict[str, dict[str, str]]) -> None:
+    """The rows are the names of all columns."""
+    table = Table("", *columns, title=title)
+    for name in dict.fromkeys(name for cells in columns.values() for name in cells):
+        table.add_row(name, *(cells.get(name, "-") for cells in columns.values()))
+    Console(width=max(100, 30 + 26 * len(columns))).print(table)

@@ -12,7 +12,7 @@ Way = Callable[[bytes, Random], bytes]
 STRANGE: tuple[Any, ...] = (None, "word", -1, 2**70, [], {}, 0.5, True, [[]], {"a": None})
 
 
-def damaged(content: bytes, draw: Random) -> bytes:
+def damaged_checkpoint(content: bytes, draw: Random) -> bytes:
     """A checkpoint with one fault, in its bytes or in its content."""
     return draw.choice([*BYTES, *HELD])(content, draw)
 
@@ -95,7 +95,7 @@ def reshape(content: bytes, draw: Random) -> bytes:
 
 def hollow(content: bytes, draw: Random) -> bytes:
     """Replace the whole content."""
-    return _saved(draw.choice([*STRANGE, torch.ones(3)]))
+    return saved(draw.choice([*STRANGE, torch.ones(3)]))
 
 
 BYTES: tuple[Way, ...] = (cut, flip, flip_directory, blank, swap, replace)
@@ -112,7 +112,7 @@ def _edited(
     tree = torch.load(io.BytesIO(content), weights_only=True)
     places = [p for p in _places(tree) if not tensors or isinstance(p[0][p[1]], torch.Tensor)]
     change(*draw.choice(places))
-    return _saved(tree)
+    return saved(tree)
 
 
 def _places(tree: Any) -> list[tuple[Any, Any]]:  # noqa: ANN401
@@ -121,7 +121,8 @@ def _places(tree: Any) -> list[tuple[Any, Any]]:  # noqa: ANN401
     return [place for key in keys for place in [(tree, key), *_places(tree[key])]]
 
 
-def _saved(tree: object) -> bytes:
+def saved(tree: object) -> bytes:
+    """The bytes of a checkpoint that holds the tree."""
     file = io.BytesIO()
     torch.save(tree, file)
     return file.getvalue()

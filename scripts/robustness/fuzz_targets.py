@@ -17,7 +17,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import torch
 import yaml
 from rich.console import Console
 
@@ -45,8 +44,8 @@ from experiments.run.epochs import read_rows
 from experiments.sweep.file import read_sweep
 from experiments.sweep.points import grid_point, grid_size, random_point
 from networks.pretrained import CheckpointUnusable, build, load_part
-from scripts.robustness import damage
-from scripts.robustness.mutate import damaged, damaged_tree
+from scripts.robustness.damage import damaged_checkpoint, saved
+from scripts.robustness.mutate import damaged_text, damaged_tree
 
 ROOT = Path(__file__).resolve().parents[2]
 REFUSALS = (DataError, UserError, CheckpointUnusable)
@@ -111,7 +110,7 @@ class Target:
     wholes: tuple[bytes, ...]
     feed: Feed
     share: int
-    change: Callable[[bytes, random.Random], bytes] = damaged
+    change: Callable[[bytes, random.Random], bytes] = damaged_text
 
     def damage(self, draw: random.Random) -> bytes:
         """A damaged file."""
@@ -179,7 +178,7 @@ def _runs() -> Iterator[Target]:
     yield Target("run", files, _read_run, 5, _damaged_json)
     rows = b"epoch,val/f1,train/loss\n0,0.5,1.25\n1,0.75,\n2,0.5,nan\n"
     yield Target("curves", (rows,), _read_curves, 4)
-    yield Target("checkpoint", (_checkpoint(),), _read_checkpoint, 10, damage.damaged)
+    yield Target("checkpoint", (_checkpoint(),), _read_checkpoint, 10, damaged_checkpoint)
 
 
 def _arff() -> tuple[bytes, ...]:
@@ -253,7 +252,7 @@ def _read_senna(content: bytes) -> None:
 
 def _damaged_yaml(content: bytes, draw: random.Random) -> bytes:
     if draw.randrange(2):
-        return damaged(content, draw)
+        return damaged_text(content, draw)
     Path("whole.yaml").write_bytes(content)
     tree = damaged_tree(read_yaml(Path("whole.yaml")).tree, draw)
     return yaml.dump(tree, Dumper=getattr(yaml, "CSafeDumper", yaml.SafeDumper), sort_keys=False).encode()
@@ -293,7 +292,7 @@ def _draw(table: Table, state: dict[str, dict[str, str]], *, figures: bool) -> S
 
 def _damaged_lines(content: bytes, draw: random.Random) -> bytes:
     if draw.randrange(2):
-        return damaged(content, draw)
+        return damaged_text(content, draw)
     lines = content.splitlines()
     place = draw.randrange(len(lines))
     lines[place] = json.dumps(damaged_tree(json.loads(lines[place]), draw)).encode()
@@ -302,7 +301,7 @@ def _damaged_lines(content: bytes, draw: random.Random) -> bytes:
 
 def _damaged_json(content: bytes, draw: random.Random) -> bytes:
     return (
-        damaged(content, draw)
+        damaged_text(content, draw)
         if draw.randrange(2)
         else json.dumps(damaged_tree(json.loads(content), draw)).encode()
     )
@@ -345,13 +344,7 @@ def _checkpoint() -> bytes:
     layout = {"class_path": "networks.mlp.MLP", "init_args": {"num_features": 3, "width": 4}}
     weights = build(layout).state_dict()
     state = {f"task_net.{name}": weight for name, weight in weights.items()}
-    return _saved({"epoch": 1, "hyper_parameters": {"task_net": layout}, "state_dict": state})
-
-
-def _saved(tree: object) -> bytes:
-    file = io.BytesIO()
-    torch.save(tree, file)
-    return file.getvalue()
+    return saved({"epoch": 1, "hyper_parameters": {"task_net": layout}, "state_dict": state})
 
 
 def _read_checkpoint(content: bytes) -> None:

@@ -19,7 +19,7 @@ NUMBERS = (
 LARGE = 100_000  # bytes that a repetition makes
 
 
-def damaged(content: bytes, draw: random.Random) -> bytes:
+def damaged_text(content: bytes, draw: random.Random) -> bytes:
     """The bytes after one to four random changes."""
     for _ in range(draw.choice((1, 1, 2, 4))):
         content = draw.choice(WAYS)(content, draw)
