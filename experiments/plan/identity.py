@@ -41,23 +41,7 @@ FREE_CALLBACK_KEYS = {
     "enable_version_counter",
     "log_rank_zero_only",
 }
-FREE_DATA_KEYS = {
-    "folder",
-    "data_folder",
-    "data_dir",
-    "root",
-    "mirror",
-    "mirror_folder",
-    "cache",
-    "cache_dir",
-    "download",
-    "offline",
-    "num_workers",
-    "workers",
-    "pin_memory",
-    "persistent_workers",
-    "prefetch_factor",
-}
+FREE_DATA_KEYS = {"folder", "mirror", "num_workers"}
 
 
 def identity(config: dict[str, Tree]) -> dict[str, Tree]:
