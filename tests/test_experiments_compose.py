@@ -1,5 +1,6 @@
 """Cells are parsed once: what is kept is what a plain parser gives, until what it is made from changes."""
 
+import copy
 import inspect
 import json
 import operator
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import pytorch_lightning as pl
+import yaml
 from pytorch_lightning.cli import LightningArgumentParser
 
 import toy_world
@@ -65,6 +67,24 @@ def test_one_batch_is_not_all_whichever_package_was_imported_first(
     for given, kept in ("1", 1), ("1.0", 1.0):
         trainer = ParseOnly().resolve([*arguments, f"--trainer.{name}={given}"])["trainer"]
         assert repr(trainer[name]) == repr(kept)
+
+
+def test_an_option_that_is_gone_is_left_out_of_the_config_of_an_older_run_if_it_was_none(
+    tmp_path: Path,
+) -> None:
+    layers = ["conf/data/bibtex.yaml", "conf/scheme/cross_entropy.yaml"]
+    given = [word for file in layers for word in ("--config", file)]
+    parser, run = ParseOnly(), tmp_path / "config.yaml"
+    now = parser.resolve(given)
+    for value in (None, 0.5):
+        old = copy.deepcopy(now)
+        old["data"]["init_args"]["observed_share"] = value
+        run.write_text(yaml.safe_dump(old))
+        if value is None:
+            assert parser.resolve(["--config", str(run)]) == now
+        else:
+            with pytest.raises(ConfigError, match="has no argument 'observed_share'"):
+                parser.resolve(["--config", str(run)])
 
 
 def test_a_mistake_is_told_each_time(world: World) -> None:

@@ -175,7 +175,7 @@ def _classes(message: str, found: re.Match[str]) -> list[str]:
 def _no_argument(owner: str, name: str, message: str, files: list[str]) -> str:
     places = [f for f in files if mentions(f, rf"\b{name}\s*:")]
     where = f"{_place(message)}{f', in {places[-1]}' if places else ''}"
-    return f"{owner} has no argument {name!r}{where}. {suggest(name, _arguments(owner))}"
+    return f"{owner} has no argument {name!r}{where}. {suggest(name, arguments_of(owner))}"
 
 
 def _not_given(name: str, message: str, files: list[str]) -> str:
@@ -218,7 +218,8 @@ def _abstract(class_path: str) -> str:
     return f"{'method' if len(methods) == 1 else 'methods'} {', '.join(methods)}"
 
 
-def _arguments(class_path: str) -> list[str]:
+def arguments_of(class_path: str) -> list[str]:
+    """The names of a class's arguments, its parents' among them; none if there is no such class."""
     try:
         module, _, name = class_path.rpartition(".")
         classes = getattr(importlib.import_module(module), name).__mro__

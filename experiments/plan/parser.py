@@ -18,7 +18,7 @@ from pytorch_lightning import LightningDataModule, LightningModule
 from pytorch_lightning.cli import LightningArgumentParser, LightningCLI
 
 from experiments.errors import ConfigError
-from experiments.plan.advice import advise
+from experiments.plan.advice import advise, arguments_of, objects_in
 from experiments.plan.layers import BASE, layered
 from experiments.plan.sharing import SharingParser
 
@@ -70,6 +70,7 @@ class ConfigCLI(LightningCLI):
             self.config = parser.parse_object(args)
             return
         layers = layered(sys.argv[1:] if args is None else args, self.base)
+        leave_out_gone(layers.tree)
         try:
             self.config = parser.parse_args(layers.arguments())
         except (ArgumentError, OmegaConfBaseException) as error:
@@ -79,6 +80,18 @@ class ConfigCLI(LightningCLI):
         """The whole config, defaults written out, references resolved."""
         text = self.parser.dump(self.config, format="json", skip_unset=False, skip_validation=True)
         return {key: value for key, value in json.loads(text).items() if key != "config"}
+
+
+def leave_out_gone(tree: dict[str, Any]) -> None:
+    """Drop each argument that is None and that its class lacks: a finished run may name an option of old.
+
+    None equals not given, as in `identity`.
+    """
+    for _, owner, given in objects_in(tree):
+        empty = [name for name, value in given.items() if value is None]
+        known = arguments_of(owner) if empty else []
+        for name in set(empty).difference(known) if known else ():
+            del given[name]
 
 
 def try_int_first(parser: LightningArgumentParser) -> None:
