@@ -21,8 +21,6 @@ from lightning_modules.engine.best import forget_best
 from lightning_modules.engine.bookkeeping import Bookkeeping
 from lightning_modules.engine.processes import share_gradients, share_statistics, unshared
 from lightning_modules.engine.steps import are_plain, plain_step
-from losses.objectives import Objective
-from losses.task import TaskLoss
 from networks.layers import at_rest, batch_norms
 
 Loss = Callable[[Batch], Tensor]
@@ -276,18 +274,6 @@ class TaskNetScheme(Scheme):
 
     def predict(self, batch: Batch) -> Tensor:
         return self.space.over(batch.mask).relax(self.task_net(batch.inputs))
-
-    def guided(self, terms: TaskLoss, energy: Energy, objective: Objective, batch: Batch) -> Tensor:
-        """The loss of A from an energy as its objective reads it, and supervision.   [SEAL eqs. 1, 5]"""
-        whole = energy.over(batch.mask)
-        return terms(
-            lambda x, y: objective.inference_energy(whole(x, y)),
-            self.space.over(batch.mask),
-            batch.inputs,
-            batch.y,
-            self.task_net(batch.inputs),
-            batch.observed,
-        )
 
     def lesson(self, teacher: Teacher | None, batch: Batch, logits: Tensor) -> Lesson:
         """The true answers; with a teacher also its answers where the truth is not observed."""

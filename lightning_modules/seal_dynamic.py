@@ -73,7 +73,15 @@ class SealDynamic(TaskNetScheme):
 
         [SEAL eqs. 1, 5]
         """
-        return self.guided(self.task_terms, self.energy, self.objective, batch)
+        energy, space = self.energy.over(batch.mask), self.space.over(batch.mask)
+        return self.task_terms(
+            lambda x, y: self.objective.inference_energy(energy(x, y)),
+            space,
+            batch.inputs,
+            batch.y,
+            self.task_net(batch.inputs),
+            batch.observed,
+        )
 
     def parts(self) -> dict[str, Part]:
         of_task = [*self.task_net.parameters(), *self.task_terms.parameters()]

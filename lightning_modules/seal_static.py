@@ -44,7 +44,15 @@ class SealStatic(TaskNetScheme):
 
     def task_loss(self, batch: Batch) -> Tensor:
         """Mean of lambda_1 E(x, A(x)) + lambda_2 supervision of A(x), with E frozen.   [SEAL eq. 1]"""
-        return self.guided(self.task_terms, self.energy, self.objective, batch)
+        energy = self.energy.over(batch.mask)
+        return self.task_terms(
+            lambda x, y: self.objective.inference_energy(energy(x, y)),
+            self.space.over(batch.mask),
+            batch.inputs,
+            batch.y,
+            self.task_net(batch.inputs),
+            batch.observed,
+        )
 
     def parts(self) -> dict[str, Part]:
         of_task = [*self.task_net.parameters(), *self.task_terms.parameters()]
