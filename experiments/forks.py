@@ -1,6 +1,7 @@
 """The fork server imports this first: what it imports is there to stay, and no fork looks through it.
 
-A look for garbage would copy the pages of all these objects to each fork, 120 MB a run.
+A look for garbage would copy the pages of all these objects to each fork, 120 MB a run. Nothing else may
+import this: it switches the collector off.
 """
 
 import gc
@@ -15,5 +16,5 @@ def _pass_over() -> None:
         gc.freeze()
 
 
-gc.disable()
 os.register_at_fork(before=_pass_over, after_in_child=gc.enable)
+gc.disable()

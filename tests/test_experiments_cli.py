@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -68,6 +69,35 @@ def test_a_folder_holds_one_run(world: World, options: list[str], message: str) 
     with pytest.raises(UserError, match=f"runs/mine holds a run with other settings: .*{message}.*--run_dir"):
         by_hand("runs/mine", *options)
     assert {p: p.read_bytes() for p in Path("runs/mine").rglob("*") if p.is_file()} == before
+
+
+@pytest.mark.parametrize("way", ["edited", "lost"])
+def test_a_run_whose_config_was_edited_or_lost_resumes_with_its_own_settings_alone(
+    world: World, way: str
+) -> None:
+    by_hand("runs/mine", "--trainer.max_epochs", "2")
+    config, rate = Path("runs/mine/config.yaml"), "--model.init_args.optimizer.init_args.lr=0.5"
+    written = config.read_text()
+    if way == "edited":
+        config.write_text(re.sub(r"\blr: .*", "lr: 0.5", written))
+    else:
+        config.unlink()
+    Path("runs/mine/record.json").unlink()
+    with pytest.raises(UserError, match=r"began with other settings than runs/mine/config.yaml has .*lr: "):
+        by_hand("runs/mine", rate, "--trainer.max_epochs", "4")
+    config.write_text(written)
+    assert by_hand("runs/mine", "--trainer.max_epochs", "4")["epochs"] == 4
+
+
+def test_a_run_that_lost_rows_of_its_metrics_has_no_curve_of_other_epochs(world: World) -> None:
+    record = by_hand("runs/mine", "--trainer.max_epochs", "3")
+    assert len(record["curves"]["val/example_f1"]) == 3
+    rows = Path("runs/mine/metrics.csv")
+    head, _, *rest = rows.read_text().splitlines(keepends=True)
+    rows.write_text("".join([head, *rest]))
+    with pytest.warns(match="metrics.csv lacks some of the 5 epochs"):
+        record = by_hand("runs/mine", "--trainer.max_epochs", "5")
+    assert record["epochs"] == 5 and "val/example_f1" not in record["curves"]
 
 
 def test_a_run_may_end_earlier_but_not_before_where_it_is(world: World) -> None:

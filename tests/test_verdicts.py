@@ -198,10 +198,28 @@ def test_the_paired_test_agrees_with_scipy(gaps: list[float]) -> None:
     assert estimate.mean + estimate.half() == pytest.approx(found.confidence_interval().high)
 
 
-def test_what_is_apart_by_the_same_in_every_run_is_no_test() -> None:
-    for gap, state in ((0.0, "level"), (2.0, "holds")):
-        found = verdict("a > b", a=[10.0 + gap] * 3, b=[10.0] * 3)
-        assert (found.p, found.state) == (None, state)
+@pytest.mark.parametrize(("gap", "state"), [(0.0, "level"), (1.37, "holds")])
+def test_what_is_apart_by_the_same_in_every_run_is_no_test(gap: float, state: str) -> None:
+    b = [10.1, 23.45, 67.89]
+    found = verdict("a > b", a=[value + gap for value in b], b=b)
+    assert (found.p, found.state) == (None, state)
+    assert words.of_the_paper(TABLE, replace(found, printed=1.0)) == []
+
+
+def test_a_sure_part_does_not_hide_the_chance_of_another() -> None:
+    rows = {"a": [12.0, 13.0, 14.0], "b": [10.0, 11.0, 12.0], "c": [10.0, 10.0, 10.0]}
+    assert verdict("a > max(b, c)", **rows).p == verdict("a > c", **rows).p == pytest.approx(0.035, abs=1e-3)
+
+
+def test_a_mean_over_columns_and_its_negative_are_one_test() -> None:
+    draw = np.random.default_rng(0)
+    cells = {
+        (row, column): replace(cell(row, dict(enumerate(draw.uniform(0, 99, 3)))), column=column)
+        for row in "ab"
+        for column in "cde"
+    }
+    claims = [read_claim({"holds": h, "across": "mean"}, "ab", "cde") for h in ("a > b", "b > a", "a < b")]
+    assert len(distinct(v for claim in claims for v in judge(claim, cells, POINTS))) == 1
     assert math.isclose(paired_estimate([(1.0, {0: 2.0, 1: 1.0})], [0, 1], 0.0).freedom, 1)
 
 
@@ -219,18 +237,35 @@ def test_a_claim_about_the_mean_of_columns_has_the_mean_of_their_differences() -
     assert found.part.estimate == alone.part.estimate  # the columns have the same scores
 
 
-def test_a_number_of_seeds_is_told_up_to_a_hundred() -> None:
-    undecided = verdict("a > b", a=[11.0, 12.0, 13.0], b=[10.0, 10.0, 10.0])
-    cells = {(row, "c"): cell(row, dict.fromkeys(range(3), 1.0)) for row in "ab"}
-    times = [{"row": row, "column": "c", "device": "cpu", "seconds": 600} for row in "ab"]
-    page = Summary(TABLE, cells, [], {}, {}, [], times)
-    in_all = f", some {words.MOST} seeds would decide, in 32.3 core hours more"  # 2 x 97 of ten minutes
-    assert words.needed(page, replace(undecided, needed=words.MOST)) == in_all
-    assert words.needed(page, replace(undecided, needed=4)).endswith("in 0.3 core hours more")
-    assert words.needed(replace(page, records=times[1:]), undecided) == ", some 4 seeds would decide"
+def page_of(cells: dict[str, int], seconds: dict[str, float]) -> Summary:
+    """A page of Table 1 of SEAL: so many runs of each row, and the time of one."""
+    times = [{"row": row, "column": "c", "device": "cpu", "seconds": took} for row, took in seconds.items()]
+    runs = {(row, "c"): cell(row, dict.fromkeys(range(many), 1.0)) for row, many in cells.items()}
+    return Summary(TABLE, runs, [], {}, {}, [], times)
+
+
+def test_the_seeds_and_hours_that_would_decide_are_told_up_to_a_hundred_seeds() -> None:
+    rows = {"static_nce": [11.0, 12.0, 13.0], "ce": [10.0, 10.0, 10.0]}
+    undecided = verdict("static_nce > ce", **rows)  # static_nce needs a run of nce_gbi
+    three = {"static_nce": 3, "ce": 3, "nce_gbi": 3}
+    page = page_of(three, dict.fromkeys(three, 600))
+    said = words.needed(page, replace(undecided, needed=words.MOST))
+    assert said == f", some {words.MOST} seeds would decide, in 48.5 core hours more"  # 3 x 97 of ten minutes
+    page = page_of(three | {"nce_gbi": 4}, dict.fromkeys(three, 600))
+    assert words.needed(page, undecided) == ", some 4 seeds would decide, in 0.3 core hours more"
+    assert words.needed(page_of(three, {"ce": 600}), undecided) == ", some 4 seeds would decide"
     assert words.needed(page, replace(undecided, needed=words.MOST + 1)) == f", {words.MOST} seeds would not"
     assert words.needed(page, verdict("a > b", a=[11.0, 12.0], b=[10.0, 10.0])) == ", two seeds"
     assert words.needed(page, verdict("a > b", a=[11.0], b=[10.0])) == ", one seed"
+
+
+def test_seeds_beyond_the_plan_count_unless_all_rows_of_the_column_have_them() -> None:
+    five = {"static_nce": [1.0, 2, 3, 4, 5], "ce": [2.0, 1, 3, 5, 4]}
+    found = verdict("static_nce > ce", **five)  # the plan is three
+    assert (
+        words.beyond(page_of({"static_nce": 5, "ce": 5, "nce_gbi": 4}, {}), found) == "1 seed beyond the plan"
+    )
+    assert words.beyond(page_of({"static_nce": 5, "ce": 5, "nce_gbi": 5}, {}), found) == ""
 
 
 def test_runs_that_differ_by_rounding_are_the_same_and_take_no_chance_from_others() -> None:

@@ -66,7 +66,7 @@ def _claims(paper: dict[str, Any], filled: References) -> str:
     shown = [line for verdict, line in lines if verdict.state != NOT_YET]
     counts = f"The paper's claims: {_counts(v for v, _ in lines if not v.claim.ours)}."
     if out := sum(v.excludes and v.state == UNDECIDED and not v.claim.ours for v, _ in lines):
-        counts += f" Of the undecided {out} have an interval that excludes the paper's number."
+        counts += f" Undecided, with an interval that excludes the paper's number: {out}."
     if ours := _counts(v for v, _ in lines if v.claim.ours):
         counts += f" Our own: {ours}."
     return "\n".join([counts, "", HEADS, *shown, "", *commands])

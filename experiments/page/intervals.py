@@ -79,12 +79,11 @@ def paired_estimate(
 
     Rows that differ by no more than single precision rounds are the same.
     """
-    gaps = []
-    for seed in sorted(seeds):
-        own = [factor * values[seed] for factor, values in terms]
-        gap = sum(own)
-        gaps.append(constant + (gap if abs(gap) > ROUNDED * sum(map(abs, own)) else 0.0))
-    found = Sample.of(gaps)
+    own = [[factor * values[seed] for factor, values in terms] for seed in sorted(seeds)]
+    gaps, room = [sum(of_seed) for of_seed in own], ROUNDED * max(sum(map(abs, of_seed)) for of_seed in own)
+    if max(gaps) - min(gaps) <= room:
+        gaps = [statistics.fmean(gaps) if abs(statistics.fmean(gaps)) > room else 0.0] * len(gaps)
+    found = Sample.of([constant + gap for gap in gaps])
     return Estimate(found.mean, found.error, len(gaps) - 1, len(gaps))
 
 

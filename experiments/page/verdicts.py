@@ -138,7 +138,7 @@ def _judge(claim: Claim, column: str, rows: dict[str, list[Cell]], metric: Metri
     if metric.exact:
         return Verdict(claim, column, HOLDS if holds(claim, numbers) else FAILS, numbers, paper=paper)
     state, p, part = _combined(differences(claim), rows, numbers, metric)
-    told = all(row in printed for row, _ in part.difference.rows)
+    told = metric.scale == 100 and all(row in printed for row, _ in part.difference.rows)
     gap = sum(factor * printed[row] for row, factor in part.difference.rows) if told else None
     return Verdict(claim, column, state, numbers, part=part, p=p, paper=paper, seeds=seeds, printed=gap)
 
@@ -155,10 +155,18 @@ def _combined(
     states = [state for state, _, _ in found]
     deciding = next((state for state in (one, UNDECIDED, LEVEL) if state in states), every)
     among = [(p, part) for state, p, part in found if state == deciding]
-    p, part = (min if deciding == one else max)(among, key=lambda pair: 2.0 if pair[0] is None else pair[0])
+    p, part = (min if deciding == one else max)(among, key=_doubt)
     if p is not None and deciding == one:
         p = min(1.0, p * len(found))
     return deciding, p, part
+
+
+def _doubt(found: tuple[float | None, Part]) -> float:
+    """The p-value by which parts are ordered; without a spread apart is sure, and one seed knows nothing."""
+    p, part = found
+    if p is not None:
+        return p
+    return 2.0 if part.estimate.error is None else float(not part.estimate.mean)
 
 
 def _part(
@@ -229,8 +237,8 @@ def distinct(verdicts: Iterable[Verdict]) -> list[float]:
     found = {}
     for verdict in verdicts:
         if verdict.part and verdict.p is not None:
-            estimate = verdict.part.estimate
-            found[verdict.column, abs(estimate.mean), estimate.error, verdict.p] = verdict.p
+            size = round(abs(verdict.part.estimate.mean), 9)  # tells one score of a page from another
+            found[verdict.column, verdict.part.difference.unsigned, size, round(verdict.p, 12)] = verdict.p
     return [*found.values()]
 
 

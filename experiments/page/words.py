@@ -81,7 +81,8 @@ def rule(summary: Summary) -> str:
     found = [v for view in (summary, *summary.measures) for v in view.verdicts]
     if not found:
         return ""
-    level = f"Level: it is within {ROOM} points of it. " if summary.table.metric.in_points else ""
+    points = any(view.table.metric.in_points for view in (summary, *summary.measures))
+    level = f"Level, where higher is better: it is within {ROOM} points of it. " if points else ""
     said = [
         f"A verdict goes by the {100 - 100 * ALPHA:g} % t-interval of a difference: paired where two or more "
         "seeds (or folds) pair, by Welch otherwise. Holds: the interval is above what the claim asks. Fails: "
@@ -91,7 +92,7 @@ def rule(summary: Summary) -> str:
         said.append(
             f"Among the {len(chances)} differences with an interval the false-discovery rate is kept at "
             f"{100 * ALPHA:g} % (Benjamini-Hochberg): {sum(v.many for v in found)} verdicts that alone would "
-            "hold or fail are undecided. A level is not among them."
+            "hold or fail are undecided. A level needs no such control."
         )
     if any(v.needed for v in found):
         said.append(
@@ -99,8 +100,8 @@ def rule(summary: Summary) -> str:
         )
     if any(beyond(summary, v) for v in found):
         said.append(
-            "Seeds beyond the plan were added when the first had been seen, mostly where a verdict was open. "
-            "An interval with them is surer than it should be."
+            "Seeds beyond the plan that not all rows of a column have were added when the first had been "
+            "seen, mostly where a verdict was open. An interval with them is surer than it should be."
         )
     if summary.scores:
         said.append(
@@ -143,15 +144,15 @@ def interval(table: Table, found: Verdict) -> list[str]:
     estimate = found.part.estimate
     how = f"{estimate.count} pairs" if estimate.paired else f"not paired, {estimate.count} runs or more"
     if found.p is None:
-        return [f"{difference(table, found.part)} in each of {how}"]
+        return [f"{difference(table, found.part)}, the same in every run, {how}"]
     many = ", too much for so many verdicts" if found.many else ""
     return [f"{difference(table, found.part)} [{low}, {high}], {how}, p = {found.p:.2g}{many}"]
 
 
 def of_the_paper(table: Table, found: Verdict) -> list[str]:
     """The paper's number for that difference, and whether our interval excludes it; of scores alone."""
-    if found.printed is None or not table.metric.in_points:
-        return []
+    if found.part is None or found.printed is None or found.part.estimate.error == 0:
+        return []  # the same runs say nothing of it
     excluded = ", which the interval excludes" if found.excludes else ""
     return [f"in the paper {number(table, found.printed, sign=True)}{excluded}"]
 
@@ -162,11 +163,23 @@ def places(found: Verdict) -> list[tuple[str, str]]:
     return [(row, column) for row in found.claim.rows for column in columns]
 
 
+def with_needs(summary: Summary, cells: list[tuple[str, str]]) -> set[tuple[str, str]]:
+    """Cells, and those whose checkpoints they need."""
+    found = set(cells)
+    for row, column in cells:
+        needs = [(needed, column) for needed in summary.table.rows[row].needs.values()]
+        found |= with_needs(summary, needs)
+    return found
+
+
 def beyond(summary: Summary, found: Verdict) -> str:
-    """How many seeds of a verdict are beyond the table's plan."""
+    """How many seeds of a verdict are beyond the table's plan, and not of all rows that its columns have."""
     every = set().union(*(summary.cells[place].values for place in places(found)))
     used = every if found.seeds is None else set(found.seeds)
-    many = len(used - set(summary.table.seeds)) if found.part else 0
+    columns = {column for _, column in places(found)}
+    beside = [c.values for (_, column), c in summary.cells.items() if column in columns and c.values]
+    shared = set.intersection(*map(set, beside)) if beside else set()
+    many = len(used - shared - set(summary.table.seeds)) if found.part else 0
     return f"{many} seed{'s' * (many > 1)} beyond the plan" if many else ""
 
 
@@ -189,11 +202,9 @@ def needed(summary: Summary, found: Verdict) -> str:
         return ", one seed" if few else ", two seeds"
     if found.needed > MOST:
         return f", {MOST} seeds would not"
-    more = {
-        place: missing
-        for place in places(found)
-        if (missing := found.needed - len(summary.cells[place].values)) > 0 and summary.cells[place].planned
-    }
+    planned = {place for place in with_needs(summary, places(found)) if summary.cells[place].planned}
+    gaps = {place: found.needed - len(summary.cells[place].values) for place in planned}
+    more = {place: missing for place, missing in gaps.items() if missing > 0}
     known = more.keys() <= summary.seconds.keys()
     left = sum(missing * summary.seconds[place] for place, missing in more.items()) if known else 0
     took = f", in {hours(left / 3600)} core hours more" if left else ""

@@ -98,6 +98,13 @@ class Difference:
         """A multiple."""
         return Difference(tuple((row, factor * f) for row, f in self.rows), factor * self.constant)
 
+    @property
+    def unsigned(self) -> tuple[object, ...]:
+        """What it shares with its negative, in whatever order its rows are."""
+        rows = sorted(self.rows)
+        sign = -1.0 if rows and rows[0][1] < 0 else 1.0
+        return sign * self.constant, *((row, round(sign * factor, 12)) for row, factor in rows)
+
     def __str__(self) -> str:
         """Its rows, such as `dynamic_nce - 1.5 ce`."""
         terms = [

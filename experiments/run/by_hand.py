@@ -10,6 +10,7 @@ import sys
 import traceback
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import torch
 import yaml
@@ -87,6 +88,7 @@ def _train(cli: TrainCLI, tell: Tell) -> store.Record:
         (folder / "error.txt").unlink(missing_ok=True)
         write_config(cli, folder)
     kept = identity(cli.resolved())
+    cli.log.settings = _lasting(identity(movable(cli)))
     facts = {"id": run_id(kept), "seed": cli.config.seed_everything}
     with tracked_run(cli, facts) as track:
         record = fit_and_test(cli, facts, tell) | {"config": kept}
@@ -95,6 +97,12 @@ def _train(cli: TrainCLI, tell: Tell) -> store.Record:
         store.write_json(folder / "record.json", record)
         store.write_json(folder / "progress.json", facts | {"state": "done"})
     return record
+
+
+def _lasting(kept: dict[str, Any]) -> dict[str, Any]:
+    """The settings that a run keeps to its end: all but its last epoch."""
+    trainer = {key: value for key, value in kept["trainer"].items() if key != "max_epochs"}
+    return kept | {"trainer": trainer}
 
 
 def _refuse_foreign(folder: Path) -> None:

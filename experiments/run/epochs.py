@@ -18,6 +18,7 @@ from pytorch_lightning.utilities import rank_zero_only
 
 from experiments import starts, store
 from experiments.errors import ConfigError, UserError, short, suggest
+from experiments.plan.identity import difference
 
 TELL_EVERY = 0.5  # seconds; epochs may take milliseconds
 SAVING = 0.04  # share of the time that may go into last.ckpt
@@ -45,6 +46,8 @@ class EpochLog(Checkpoint):
         self.here: starts.Start = {}  # code and processor of this process
         self.starts: list[starts.Start] = []
         self.checksums: dict[str, str] = {}  # of the data that the run began with, by file
+        self.settings: dict[str, Any] = {}  # of a run by hand, whose folder may be given with others
+        self.began_with: dict[str, Any] = {}  # the settings in the checkpoint
         self.rows: list[dict[str, Any]] = []
         self.header: list[str] = []
         self.spent = self.reported = self.saved = self.cost = 0.0
@@ -67,14 +70,16 @@ class EpochLog(Checkpoint):
         return self.spent + time.monotonic() - self.began
 
     def state_dict(self) -> dict[str, Any]:
-        """The time spent so far, the starts, and the checksums of the data."""
-        return {"seconds": self.seconds, "starts": self.starts, "checksums": self.checksums}
+        """The time spent so far, the starts, the checksums of the data and the settings."""
+        state = {"seconds": self.seconds, "starts": self.starts, "checksums": self.checksums}
+        return state | ({"settings": self.settings} if self.settings else {})
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore them."""
         self.spent = state_dict["seconds"]
         self.starts = state_dict.get("starts", [starts.UNKNOWN])
         self.checksums = state_dict.get("checksums", {})
+        self.began_with = state_dict.get("settings", {})
 
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
@@ -87,12 +92,22 @@ class EpochLog(Checkpoint):
         self.folder = Path(trainer.strategy.broadcast(str(self.folder)))
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Raise an error if the data is not that of the run's first epoch."""
+        """Raise an error if data or settings are not those of the run's first epoch."""
         self._compare_data(trainer)
+        self._compare_settings()
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """The same, where nothing was left to train."""
         self._compare_data(trainer)
+        self._compare_settings()
+
+    def _compare_settings(self) -> None:
+        changes = difference(self.began_with, self.settings) if self.began_with and self.settings else []
+        if changes:
+            raise UserError(
+                f"this run began with other settings than {self.folder}/config.yaml has now: "
+                f"{'; '.join(changes[:3])}. Put the old ones back, or train anew with another --run_dir."
+            )
 
     def _compare_data(self, trainer: Trainer) -> None:
         found = dict(getattr(getattr(trainer, "datamodule", None), "checksums", {}))

@@ -68,7 +68,7 @@ def fit_and_test(cli: TrainCLI, facts: dict[str, Any], tell: Tell | None = None)
         "updates": dict(kept.get("scheme_steps") or (steps if isinstance(steps, dict) else {})),
         **(sizes() if callable(sizes) else {}),
         "train_examples_per_second": _median(_first_phase(rows), "train/examples_per_second"),
-        "curves": {monitor: _column(rows, monitor)} | kept.get("scheme_curves", {}),
+        "curves": _curve(rows, monitor, kept.get("epoch", -1) + 1) | kept.get("scheme_curves", {}),
         **({"findings": findings} if (findings := getattr(cli.model, "findings", None)) else {}),
         "data": dict(getattr(cli.datamodule, "checksums", {})),
         "versions": record.versions(),
@@ -200,6 +200,14 @@ def _metrics(
 def _column(rows: list[dict[str, Any]], name: str) -> list[float]:
     """A number of each epoch that has it, to six digits."""
     return [float(f"{float(row[name]):.6g}") for row in rows if row.get(name)]
+
+
+def _curve(rows: list[dict[str, Any]], monitor: str, epochs: int) -> dict[str, list[float]]:
+    """The monitored score of each epoch; none if metrics.csv has lost some, or places would be no epochs."""
+    if [int(row["epoch"]) for row in rows] == [*range(epochs)]:
+        return {monitor: _column(rows, monitor)}
+    rank_zero_warn(f"metrics.csv lacks some of the {epochs} epochs: the record has no curve of {monitor}.")
+    return {}
 
 
 def _first_phase(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -46,7 +46,10 @@ class SpanScores(Metric):
     def __init__(self, tags: Sequence[str]) -> None:
         super().__init__()
         self.tags = list(tags)
-        parsed = [split_tag(tag, "BIOES") for tag in tags]
+        try:
+            parsed = [split_tag(tag, "BIOES") for tag in tags]
+        except ValueError as error:
+            raise ValueError(f"{error} Correct the list of tags, or score with SequenceScores.") from None
         self.kinds = sorted({kind for _, kind in parsed if kind})
         number = {kind: index for index, kind in enumerate(self.kinds)}
         numbers = torch.tensor([number.get(kind, OUTSIDE) for _, kind in parsed])
