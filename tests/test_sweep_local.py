@@ -60,6 +60,14 @@ def trials() -> list[Any]:
     return Study.open(read_sweep("toy_sweep")).trials()
 
 
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_a_parameter_that_changes_no_run_ends_the_sweep(world: World, jobs: str) -> None:
+    idle = "trainer.enable_progress_bar"
+    write(world, parameters={RATE: {"values": [0.1]}, idle: {"values": [True, False]}})
+    code, said = sweep("--jobs", jobs)
+    assert code == 2 and f"trials 0 and 1 are one run, so {idle} changes nothing there" in said
+
+
 def test_a_grid_trains_each_point_once_counts_what_is_recorded_and_adopts_the_winner(world: World) -> None:
     write(world)
     assert sweep("--dry-run")[1].count("planned") == 5  # four points and their number

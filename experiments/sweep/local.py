@@ -75,6 +75,7 @@ class Trials:
     jobs: int
     count: int | None
     active: dict[int, Trial] = field(default_factory=dict)
+    begun: dict[str, Trial] = field(default_factory=dict)  # by the id of their run
 
     def next(self) -> Run | None:
         """The run of the next point that is not recorded anywhere."""
@@ -82,6 +83,7 @@ class Trials:
         while trial := self.study.claim(self.count):
             self.active[trial.number] = trial
             run = self._run(trial)
+            self._refuse_one_run(trial, run)
             record = store.finished().get(run.id) or store.read_record(run.id)
             if record is None:
                 store.tidy(store.run_dir(run.id))
@@ -115,6 +117,18 @@ class Trials:
     def _run(self, trial: Trial) -> Run:
         (config,) = trials.configs_of(self.sweep, [trial.point], _parse(1))
         return trials.run_of(self.sweep, trial.number, trial.point, config)
+
+    def _refuse_one_run(self, trial: Trial, run: Run) -> None:
+        """Raise an error if a trial at another point had the same run: what differs there has no effect."""
+        had = {other.run_id: other for other in self.study.trials() if other.run_id} | self.begun
+        other = had.setdefault(run.id, trial)
+        idle = [name for name, value in trial.point.items() if other.point.get(name) != value]
+        if idle:
+            raise SweepError(
+                f"{self.sweep.path}: trials {other.number} and {trial.number} are one run, so "
+                f"{' and '.join(idle)} changes nothing there: another setting wins. Leave one of them out."
+            )
+        self.begun[run.id] = trial
 
     def _finish(self, run: Run, state: str, score: float | None) -> None:
         number = trials.number_of(run)
