@@ -83,6 +83,17 @@ def _check_objects(config: Namespace) -> None:
         for argument, value in arguments.items():
             if isinstance(value, str) and value.startswith(UNWRITTEN):
                 raise ConfigError(f"{name} (at {place}) has a default that no file can hold: set {argument}.")
+            if value is None and _is_needed_without_type(name, argument):
+                raise ConfigError(f"No {argument} is given (at {place}). Add --{place}.{argument} VALUE.")
+
+
+def _is_needed_without_type(name: str, argument: str) -> bool:
+    """Whether an argument has neither default nor type: the parser takes None for one that is not given."""
+    for owner in getattr(locate(name), "__mro__", ()):
+        found = inspect.signature(owner.__init__).parameters if "__init__" in vars(owner) else {}
+        if argument in found:
+            return found[argument].default is found[argument].annotation is inspect.Parameter.empty
+    return False
 
 
 def _keeps_the_best(callback: str) -> bool:
