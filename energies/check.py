@@ -39,13 +39,16 @@ def check_energy(
     two = torch.stack([y, y])
     trials = (y, two, two.bool()) if isinstance(space, LabelSets) else (y, two)
     name = type(energy).__name__
-    with at_rest(batch_norms(energy)), _none_zero(energy):
+    with at_rest(batch_norms(energy)):
         given = energy.over(mask).given(x)
         for answers in trials:
             value = _tried(name, given, answers, wanted=tuple(answers.shape[: answers.dim() - y.dim() + 1]))
-        _check_alone(name, given, two)
+        has_gradient = value.requires_grad
+        del given, value  # their graph, before another is made
+        with _none_zero(energy):
+            _check_alone(name, energy.over(mask).given(x), two)
     learns = any(parameter.requires_grad for parameter in energy.parameters())
-    if learns and not value.requires_grad:
+    if learns and not has_gradient:
         raise ValueError(
             f"the energy {name} has parameters, and its value has no gradient in them: it cannot learn. "
             "Compute it without detach, no_grad and NumPy."
@@ -93,7 +96,7 @@ def _tried(name: str, given: ConditionedEnergy, y: Tensor, wanted: tuple[int, ..
 
 @contextmanager
 def _none_zero(energy: nn.Module) -> Iterator[None]:
-    """No parameter is all 0 within."""
+    """No parameter is all 0 within. The energy may be NaN there: only its gradient in answers is read."""
     zero = [(parameter, parameter.data) for parameter in energy.parameters() if not parameter.any()]
     for parameter, kept in zero:
         parameter.data = torch.full_like(kept, SOME)  # a change in place would spoil graphs made before

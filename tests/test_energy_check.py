@@ -75,6 +75,28 @@ class Undefined(Energy):
         return y.sum(-1) * torch.nan
 
 
+class Cosine(Energy):
+    """An energy that is 0 / 0 while its parameters are 0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(14))
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return (y.to(self.weight.dtype) @ self.weight) / self.weight.norm()
+
+
+class Logarithm(Energy):
+    """An energy that is finite while its parameters are 0, and NaN where all are 0.1."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(14))
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return (y.to(self.weight.dtype) @ self.weight) + (1 - self.weight.sum()).log()
+
+
 class Misfit(Energy):
     """An energy for five labels."""
 
@@ -93,6 +115,7 @@ class Misfit(Energy):
             "Undefined",
             "the energy Undefined is NaN for true answers before anything has been learnt. Look for",
         ),
+        ("Cosine", "the energy Cosine is NaN for true answers before anything has been learnt. Look for"),
         ("Misfit", "the energy Misfit cannot be computed for answers of shape (32, 14): "),
         ("Rounded", "the energy Rounded cannot be computed for answers of shape (2, 32, 14) and type bool: "),
         ("Detached", "the energy Detached has parameters, and its value has no gradient in them: it cannot"),
@@ -121,6 +144,14 @@ def test_an_energy_is_left_as_it_was() -> None:
     with pytest.raises(ValueError, match="the energy Zero of an answer depends on other answers"):
         check_energy(energy, LabelSets(14), torch.zeros(3, 2), torch.ones(3, 14))
     assert not energy.weight.any() and energy.weight.grad is None
+
+
+def test_only_the_parameters_that_training_starts_from_may_not_give_nan() -> None:
+    energy, x, y = Logarithm(), torch.zeros(3, 2), torch.ones(3, 14)
+    torch.nn.init.constant_(energy.weight, 0.1)
+    assert energy(x, y).isnan().all()
+    torch.nn.init.zeros_(energy.weight)
+    check_energy(energy, LabelSets(14), x, y)
 
 
 def test_a_graph_made_before_survives_the_check() -> None:
