@@ -24,12 +24,16 @@ def check_energy(
     added to every energy, and training would go on.
 
     Raises:
-        ValueError: the answers are not of the space; the energy cannot be computed, is NaN, has another shape
-            than the answers' leading dimensions, has parameters to learn and no gradient in any, or depends
-            on other answers too.
+        ValueError: there are no answers, or they are not of the space; the energy cannot be computed, is no
+            tensor, is NaN, has another shape than the answers' leading dimensions, has parameters to learn
+            and no gradient in any, or depends on other answers too.
     """
     if not y.is_floating_point():
         raise ValueError(f"true answers have type {y.dtype}: give 0 and 1 as floats, y.float().")
+    if not len(y):
+        raise ValueError(
+            "an energy is tried on true answers, and there are none: give a batch of one example or more."
+        )
     check_answers((space, *energy.modules()), y)
     if mask is not None and (mask.dtype != torch.bool or mask.shape != y.shape[: mask.dim()]):
         raise ValueError(
@@ -81,6 +85,11 @@ def _tried(name: str, given: ConditionedEnergy, y: Tensor, wanted: tuple[int, ..
         raise ValueError(
             f"the energy {name} cannot be computed for answers of shape {shape}{kind}: {error}"
         ) from error
+    if not isinstance(value, Tensor):
+        raise ValueError(
+            f"the energy {name} gives a {type(value).__name__}: its forward has to return a tensor, a number "
+            "for each answer."
+        )
     if (found := tuple(value.shape)) != wanted:
         raise ValueError(
             f"the energy {name} has shape {found} for answers of shape {shape}: it has to be {wanted}, a "

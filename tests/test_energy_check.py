@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from energies.base import Energy
+from energies.base import ConditionedEnergy, Energy
 from energies.check import check_energy
 from energies.mlc import LocalEnergy
 from energies.spaces import LabelSets, TagSequences
@@ -97,6 +97,30 @@ class Logarithm(Energy):
         return (y.to(self.weight.dtype) @ self.weight) + (1 - self.weight.sum()).log()
 
 
+class Unchecked(ConditionedEnergy):
+    """Without the check of types that tests have: what users run."""
+
+    def __call__(self, y: Tensor) -> Tensor:
+        return self._energy(y)
+
+
+class Pair(Energy):
+    """An energy that gives two things."""
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return y.sum(-1), y  # type: ignore[return-value]
+
+    def given(self, x: Tensor) -> ConditionedEnergy:
+        return Unchecked(lambda y: self(x, y))
+
+
+class Nothing(Pair):
+    """An energy whose author forgot to return it."""
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:  # type: ignore[empty-body]
+        y.sum(-1)
+
+
 class Misfit(Energy):
     """An energy for five labels."""
 
@@ -116,6 +140,8 @@ class Misfit(Energy):
             "the energy Undefined is NaN for true answers before anything has been learnt. Look for",
         ),
         ("Cosine", "the energy Cosine is NaN for true answers before anything has been learnt. Look for"),
+        ("Pair", "the energy Pair gives a tuple: its forward has to return a tensor, a number for each"),
+        ("Nothing", "the energy Nothing gives a NoneType: its forward has to return a tensor, a number for"),
         ("Misfit", "the energy Misfit cannot be computed for answers of shape (32, 14): "),
         ("Rounded", "the energy Rounded cannot be computed for answers of shape (2, 32, 14) and type bool: "),
         ("Detached", "the energy Detached has parameters, and its value has no gradient in them: it cannot"),
@@ -152,6 +178,11 @@ def test_only_the_parameters_that_training_starts_from_may_not_give_nan() -> Non
     assert energy(x, y).isnan().all()
     torch.nn.init.zeros_(energy.weight)
     check_energy(energy, LabelSets(14), x, y)
+
+
+def test_a_batch_without_examples_is_no_trial() -> None:
+    with pytest.raises(ValueError, match="an energy is tried on true answers, and there are none: give a bat"):
+        check_energy(Zero(), LabelSets(14), torch.zeros(0, 2), torch.ones(0, 14))
 
 
 def test_a_graph_made_before_survives_the_check() -> None:
