@@ -231,7 +231,7 @@ def test_a_curvature_that_is_not_finite_is_refused() -> None:
             largest_curvature(
                 replace(problem, inner=lambda logits: problem.inner(logits * math.nan)), products
             )
-    with pytest.raises(ValueError, match="1 product or more"):
+    with pytest.raises(ValueError, match="iterations is 0: take 1 or more"):
         largest_curvature(problem, Exact(), iterations=0)
     steep = replace(mlc(), inner=lambda logits: 1e200 * logits.square().sum())  # its square is no number
     with pytest.raises(ValueError, match="the curvature of the inner loss is inf"):
