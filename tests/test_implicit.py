@@ -177,8 +177,8 @@ def test_settings_that_cannot_be_meant_are_refused(name: str) -> None:
     for norm in ("clip_norm", "energy_clip_norm"):
         with pytest.raises(ValueError, match=f"{norm} is -1: take a number above 0"):
             implicit("sets", **{norm: -1})
-    with pytest.raises(ValueError, match="steps is -1: take 0 or more"):
-        ConjugateGradient(steps=-1)
+    with pytest.raises(ValueError, match="steps is 0: take 1 or more"):
+        ConjugateGradient(steps=0)
     for option in ({"damping": -5.0}, {"tolerance": math.nan}):
         with pytest.raises(ValueError, match="take a finite number, 0 or more"):
             ConjugateGradient(**option)

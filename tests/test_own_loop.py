@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from energies.spaces import TagSequences
 from energies.tag_lm import TagLMEnergy
+from inference.bilevel import Dropped, Exact, hypergradient
 from inference.gradient import Blank, GradientInference
 from inference.guesses import (
     Adversarial,
@@ -105,3 +106,10 @@ def test_wrong_labels_weigh_less_in_the_end() -> None:
     weight = names["weight"].detach().sigmoid()
     assert not names["found"].diverged
     assert weight[:50].mean() < 0.3 < 0.5 < weight[50:].mean()
+
+
+def test_without_the_implicit_term_an_outer_loss_that_does_not_name_phi_gives_zeros() -> None:
+    problem = run(BILEVEL.replace("range(20)", "range(1)"))["problem"]
+    found = hypergradient(problem, Dropped(), Exact(), divisor=1.0)
+    assert found.loss == problem.outer(problem.net(problem.x))
+    assert len(found.gradient) == 1 and torch.equal(found.gradient[0], torch.zeros(200))

@@ -283,8 +283,13 @@ def _explicit_alone(problem: Bilevel, mean: Reduce) -> Hypergradient:
     problem.theta()
     with torch.no_grad():
         logits = problem.net(problem.x)
+    phi = list(problem.phi)
     with torch.enable_grad():
-        loss, _, explicit = outer_gradients(problem.outer(logits), [], list(problem.phi))
+        outer = problem.outer(logits)
+    if outer.requires_grad:
+        loss, _, explicit = outer_gradients(outer, [], phi)
+    else:  # phi acts by the minimum alone
+        loss, explicit = outer, [torch.zeros_like(p) for p in phi]
     explicit = mean(explicit)
     none = explicit[0].new_zeros(())
     return Hypergradient(loss, explicit, [torch.zeros_like(t) for t in explicit], none.bool(), none)

@@ -49,7 +49,7 @@ class ConjugateGradient(Solver):
     damping: float = 0.0
 
     def __post_init__(self) -> None:
-        at_least(0, steps=self.steps)
+        at_least(1, steps=self.steps)  # none would leave w at 0, as Dropped does
         not_negative(tolerance=self.tolerance, damping=self.damping)
 
     def __call__(
