@@ -22,6 +22,8 @@ def test_scores_that_are_not_finite_are_named(value: float) -> None:
     for path in ("woodbury", "cg", "dense"):
         with pytest.raises(ValueError, match="example 1 has a unary score that is not finite"):
             gaussian.mode(p, path)
+    with pytest.raises(ValueError, match="example 1 has a unary score that is not finite"):
+        gaussian.log_partition(p)
     hidden = GaussianPotentials(p.unary, p.embedding, mask=torch.tensor([[True] * 3, [True, True, False]]))
     assert bool(gaussian.mode(hidden.definite()).isfinite().all())
     q = field(2, 3, 2, 2)
@@ -33,6 +35,13 @@ def test_scores_that_are_not_finite_are_named(value: float) -> None:
     for policy in (CapEmbeddings(), RaiseRidge()):
         with pytest.raises(ValueError, match=says):
             CrossEntropy().loss(replace(q, policy=policy), torch.zeros(2, 3, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("mask", [None, torch.ones(0, 3, dtype=torch.bool)])
+def test_an_empty_batch_has_empty_results(mask: torch.Tensor | None) -> None:
+    p = GaussianPotentials(torch.zeros(0, 3, 2), torch.zeros(0, 3, 4), mask=mask)
+    assert gaussian.mode(p).shape == (0, 3, 2) and gaussian.variances(p).shape == (0, 3)
+    assert gaussian.log_partition(p).shape == (0,)
 
 
 @pytest.mark.parametrize(

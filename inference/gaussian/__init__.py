@@ -74,7 +74,8 @@ def log_partition(p: GaussianPotentials) -> Float[Tensor, " B"]:
     1/2 U^T s* + 1/2 (N M log 2 pi - log det(W + lambda I)).
 
     Raises:
-        ValueError: the system of an example is not positive definite, so the integral is infinite.
+        ValueError: the system of an example is not positive definite, so the integral is infinite; a score
+            that is not finite.
     """
     try:
         best = _solved(p)
@@ -83,10 +84,13 @@ def log_partition(p: GaussianPotentials) -> Float[Tensor, " B"]:
         raise
     (unary, a), labels = p.flat(), p.unary.shape[-1]
     hidden = a.new_zeros(len(a)) if p.mask is None else labels * (~p.mask).flatten(1).sum(1).to(a.dtype)
-    count = unary[0].numel() - hidden  # a masked position adds log lambda for each label
+    count = unary.shape[1:].numel() - hidden  # a masked position adds log lambda for each label
     determinant = log_determinant(a, p.ridge, labels) - hidden * ridge_of(a, p.ridge).log().flatten()
     value = (unary * best.reshape(unary.shape)).sum((1, 2))
-    return (value + count * math.log(2 * math.pi) - determinant) / 2
+    value = (value + count * math.log(2 * math.pi) - determinant) / 2
+    if not bool(value.isfinite().all()):
+        p.check_finite()
+    return value
 
 
 def variances(p: GaussianPotentials) -> Float[Tensor, "B *N"]:
