@@ -63,8 +63,18 @@ class Objective(ABC):
         guesses: Guesses,
         observed: Tensor | None = None,
     ) -> Tensor:
-        """The loss of the energy on a batch, a scalar; unobserved answers do not count."""
-        return self.reduce(self.rows(energy, space, x, y, guesses), observed)
+        """The loss of the energy on a batch, a scalar; unobserved answers do not count.
+
+        Raises:
+            ValueError: `rows` gives no tensor.
+        """
+        rows = self.rows(energy, space, x, y, guesses)
+        if not isinstance(rows, Tensor):
+            raise ValueError(
+                f"{type(self).__name__}.rows gives a {type(rows).__name__}: it has to return a tensor, the "
+                "loss of each example."
+            )
+        return self.reduce(rows, observed)
 
     @abstractmethod
     def rows(self, energy: EnergyFn, space: Answers, x: Inputs, y: Tensor, guesses: Guesses) -> Tensor:
@@ -111,6 +121,9 @@ class Regression(Objective):
 
     The released code sums over the batch; that matters only where gradients are clipped. A quality depends on
     the guess: in implicit training, where guesses carry gradients, its gradient is part of the total one.
+
+    Raises:
+        ValueError: the true answers have another shape than each of the guesses.
     """
 
     @property
@@ -118,6 +131,11 @@ class Regression(Objective):
         return True
 
     def rows(self, energy: EnergyFn, space: Answers, x: Inputs, y: Tensor, guesses: Guesses) -> Tensor:
+        if y.shape != guesses.y.shape[1:]:  # a quality would be that of answers broadcast
+            raise ValueError(
+                f"true answers of shape {tuple(y.shape)} do not fit guesses of shape "
+                f"{tuple(guesses.y.shape)}: give {tuple(guesses.y.shape[1:])}."
+            )
         return regression(energy(x, guesses.y), space.quality(guesses.y, y))
 
     def inference_energy(self, energy: Tensor) -> Tensor:

@@ -238,3 +238,21 @@ def test_ranking_less_the_networks_own_noise_has_half_the_gradient_of_cross_entr
     (mean,) = torch.autograd.grad((often * rows).sum(), logits)
     (slope,) = torch.autograd.grad(-space.log_prob(logits, y).sum(), logits)
     torch.testing.assert_close(mean, slope / 2)
+
+
+def test_a_quality_is_not_that_of_answers_broadcast_to_the_guesses() -> None:
+    guesses = Guesses(torch.rand(2, 4, 5))
+    with pytest.raises(ValueError, match=r"shape \(4, 1\) .* guesses of shape \(2, 4, 5\): give \(4, 5\)"):
+        Regression()(lambda x, y: y.sum(-1), LabelSets(5), None, torch.ones(4, 1), guesses)
+
+
+class Number(Margin):
+    """An objective whose author took the number out of the tensor."""
+
+    def rows(self, *args: object) -> Tensor:  # type: ignore[override]
+        return float(super().rows(*args).mean())  # type: ignore[return-value, arg-type]
+
+
+def test_an_objective_without_a_tensor_is_named() -> None:
+    with pytest.raises(ValueError, match=r"Number\.rows gives a float: it has to return a tensor, the loss"):
+        Number()(lambda x, y: y.sum(-1), LabelSets(3), None, Y, Guesses(GUESS.unsqueeze(0)))
