@@ -37,6 +37,9 @@ class Part:
         parameters: as an optimizer takes them.
         clip_norm: the largest norm of the gradient; None clips nothing.
         schedule: of the learning rate; it advances at a validation, if the part has moved in the epoch.
+
+    Raises:
+        ValueError: there are no parameters.
     """
 
     def __init__(
@@ -50,6 +53,12 @@ class Part:
         schedule: LRSchedulerCallable | None = None,
     ) -> None:
         assert (loss is None) != (gradient is None), "a part has a loss or a gradient made by hand"
+        parameters = (
+            parameters if isinstance(parameters, Tensor) else [*parameters]
+        )  # a tensor: torch objects
+        if not len(parameters):
+            where = _name_of(loss or gradient)
+            raise ValueError(f"the part that minimises {where} has no parameters: give those that it moves.")
         self.optimizer = optimizer(parameters)
         self.loss, self.gradient, self.clip_norm = loss, gradient, clip_norm
         self.schedule = schedule(self.optimizer) if schedule else None
@@ -110,6 +119,21 @@ class Scheme(Bookkeeping):
         `over_processes`.
         """
 
+    def new_parts(self) -> dict[str, Part]:
+        """See `parts`.
+
+        Raises:
+            ValueError: they are no dict of parts.
+        """
+        found, where = self.parts(), f"{type(self).__name__}.parts()"
+        if not isinstance(found, dict):
+            kind = type(found).__name__
+            raise ValueError(f"{where} gives a {kind}: it has to return a dict, from a name to each Part.")
+        for name, part in found.items():
+            if not isinstance(part, Part):
+                raise ValueError(f"{where} has a {type(part).__name__} as {name!r}: it has to be a Part.")
+        return found
+
     @abstractmethod
     def training_step(self, batch: Batch, index: int) -> None:
         """Which parts move, in which order."""
@@ -158,7 +182,9 @@ class Scheme(Bookkeeping):
         """
         assert part.loss is not None
         loss = part.loss(batch)
-        where = getattr(part.loss, "__qualname__", "the loss of a part")
+        where = _name_of(part.loss)
+        if not isinstance(loss, Tensor):
+            raise ValueError(f"{where} gives a {type(loss).__name__}: it has to return a tensor, one number.")
         if not loss.requires_grad:
             raise ValueError(f"{where} has no gradient: compute it of what the part learns, without detach.")
         if loss.dim():
@@ -173,7 +199,7 @@ class Scheme(Bookkeeping):
 
     def configure_optimizers(self) -> Any:  # noqa: ANN401  (Lightning's union of eight types)
         """The optimizers of the parts in order, and the schedules of those that have one."""
-        self.part = self.parts()
+        self.part = self.new_parts()
         self.steps = dict.fromkeys(self.part, 0) | self.steps
         schedules = [part.schedule for part in self.part.values() if part.schedule]
         return [part.optimizer for part in self.part.values()], schedules
@@ -245,7 +271,7 @@ class Scheme(Bookkeeping):
 
     def sizes(self) -> dict[str, int]:
         """The numbers of trained parameters and of those that prediction needs."""
-        trained = {p for part in self.parts().values() for p in part.parameters if p.requires_grad}
+        trained = {p for part in self.new_parts().values() for p in part.parameters if p.requires_grad}
         asked = {p for module in self.predictors() for p in module.parameters()}
         return {
             "trained_parameters": sum(p.numel() for p in trained),
@@ -281,6 +307,10 @@ class TaskNetScheme(Scheme):
         if teacher is None:
             return Lesson(batch.y, batch.observed, space)
         return teacher(space, batch.inputs, batch.y, logits.detach(), batch.observed, batch.mask)
+
+
+def _name_of(loss: Loss | None) -> str:
+    return getattr(loss, "__qualname__", "the loss of a part")
 
 
 def check_clip_norm(name: str, norm: float | None) -> None:

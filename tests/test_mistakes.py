@@ -18,6 +18,7 @@ from experiments.errors import UserError
 from experiments.run.cli import by_hand_folder, sentence
 from experiments.run.lent import SameData
 from inference.chain.crf import CRF
+from lightning_modules.base import Part
 from lightning_modules.cross_entropy import CrossEntropy
 from scripts import options, train
 from scripts.finished_run import built
@@ -302,6 +303,34 @@ class Constant(CrossEntropy):
         return torch.zeros(())
 
 
+class Taken(CrossEntropy):
+    """A scheme whose loss is a number of Python."""
+
+    def task_loss(self, batch: Batch) -> Tensor:
+        return super().task_loss(batch).item()  # type: ignore[return-value]
+
+
+class Listed(CrossEntropy):
+    """A scheme whose parts have no names."""
+
+    def parts(self) -> dict[str, Part]:
+        return list(super().parts().values())  # type: ignore[return-value]
+
+
+class Nets(CrossEntropy):
+    """A scheme that names its networks as parts."""
+
+    def parts(self) -> dict[str, Part]:
+        return {"task": self.task_net}  # type: ignore[dict-item]
+
+
+class Empty(CrossEntropy):
+    """A scheme with a part that has nothing to move."""
+
+    def parts(self) -> dict[str, Part]:
+        return {"task": Part([], self.task_optimizer, self.task_loss)}
+
+
 class Partial(MaskedEnergy):
     """An energy of answers with positions whose author wrote forward, as for answers without."""
 
@@ -317,6 +346,13 @@ class Partial(MaskedEnergy):
         (
             "Constant",
             "Constant.task_loss has no gradient: compute it of what the part learns, without detach.",
+        ),
+        ("Taken", "Taken.task_loss gives a float: it has to return a tensor, one number."),
+        ("Listed", "Listed.parts() gives a list: it has to return a dict, from a name to each Part."),
+        ("Nets", "Nets.parts() has a LabelMLP as 'task': it has to be a Part."),
+        (
+            "Empty",
+            "the part that minimises CrossEntropy.task_loss has no parameters: give those that it moves.",
         ),
         ("ByRow", "ByRow.task_loss has shape (32,): it has to be one number, as a mean is."),
     ],

@@ -22,6 +22,9 @@ BASES = {
 }  # of schemes; what they keep for themselves begins with an underscore
 MAY_ASK_FOR_TYPES = {
     ("best.py", "forget_best"),  # Lightning's callbacks, of two kinds
+    ("base.py", "__init__"),  # of a part: parameters as torch takes them, once
+    ("base.py", "new_parts"),  # of a scheme of a user's own, to say what is no part
+    ("base.py", "differentiate"),  # the same of its loss
     ("base.py", "_advance"),  # torch's schedules share no base, and one of them takes a score
     ("bookkeeping.py", "_plain"),  # what a file holds: dicts, lists, numbers
     ("encoder_copy.py", "encoders"),  # a part may have encoders anywhere within
