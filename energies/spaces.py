@@ -17,7 +17,7 @@ from torch import Tensor
 
 from energies.answers import sets
 from losses import costs
-from networks.sizes import match_answers
+from networks.sizes import at_least, match_answers
 
 Cost = Callable[..., Any]  # (guess, y) -> rows; a closer type would keep config files from naming a function
 
@@ -133,10 +133,16 @@ class LabelSets(_Binary):
 
     Supervision is binary cross-entropy summed over labels [SEAL eq. 1]; quality is soft F1; `cost` is the
     mean absolute difference unless another function of `losses.costs` is given.
+
+    Raises:
+        ValueError: fewer than 1 label.
     """
 
     num_labels: int
     cost_function: Cost = costs.l1
+
+    def __post_init__(self) -> None:
+        at_least(1, num_labels=self.num_labels)
 
     def check_answers(self, y: Tensor) -> None:
         match_answers(y, num_labels=self.num_labels)
@@ -195,12 +201,18 @@ class TagSequences(AnswerSpace):
     one-hot answers, 2 for each wrong tag: Delta = sum_t |guess_t - y_t| = 2 (T - sum_t guess_t . y_t), in
     [0, 2T].
     [InfNet+ §2, eqs. 3, 4]
+
+    Raises:
+        ValueError: fewer than 1 tag.
     """
 
     simplex = True
     num_tags: int
     mask: Tensor | None = None  # (B, T) bool, True is real; bound by `over`
     reduction: Literal["mean", "sum"] | None = None  # None is the mean; it keeps the ids of older runs
+
+    def __post_init__(self) -> None:
+        at_least(1, num_tags=self.num_tags)
 
     def check_answers(self, y: Tensor) -> None:
         match_answers(y, num_tags=self.num_tags)

@@ -190,3 +190,11 @@ def test_squared_distance_is_that_of_a_hand_worked_set() -> None:
     space = LabelSets(3, costs.squared_l2)
     assert space.cost(guess, y).tolist() == [0.3125]
     assert space.cost(torch.stack([y, 1 - y]).bool(), y).tolist() == [[0], [3]]
+
+
+@pytest.mark.parametrize("size", [0, -1])
+def test_a_space_of_no_labels_or_tags_is_refused(size: int) -> None:
+    with pytest.raises(ValueError, match=f"num_labels is {size}: take 1 or more"):
+        LabelSets(size)
+    with pytest.raises(ValueError, match=f"num_tags is {size}: take 1 or more"):
+        TagSequences(size)
