@@ -15,7 +15,7 @@ from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from energies.base import ConditionedEnergy, StructuredEnergy
-from energies.potentials import Factor, Potentials
+from energies.potentials import Factor, Potentials, check_tensors
 from losses.amounts import above_zero
 from networks.inputs import Inputs
 
@@ -95,6 +95,7 @@ class GaussianPotentials:
     policy: Definite = CapEmbeddings()
 
     def __post_init__(self) -> None:
+        check_tensors(unary=self.unary, embedding=self.embedding, mask=self.mask)
         *positions, labels = self.unary.shape
         if len(positions) < 2 or labels < 2 or list(self.embedding.shape[:-1]) != positions:
             raise ValueError(

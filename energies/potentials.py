@@ -69,6 +69,19 @@ class Potentials(Protocol):
         """The examples at these indices, or where a bool for each example is True."""
 
 
+def check_tensors(**values: object) -> None:
+    """Check that arguments are tensors, or None.
+
+    Raises:
+        TypeError: one is something else, as an array of NumPy; the message names the first.
+    """
+    for name, value in values.items():
+        if not (value is None or isinstance(value, Tensor)):
+            raise TypeError(
+                f"{name} is a {type(value).__name__}: give a tensor, as torch.as_tensor makes it."
+            )
+
+
 @dataclass(frozen=True)
 class ChainPotentials:
     """The scores of a linear chain: F(y) = sum_t u_t(y_t) + sum_t W(y_t, y_t+1).   [Scaling eq. 1]
@@ -96,6 +109,9 @@ class ChainPotentials:
     pairwise_unit: ClassVar[float] = 1.0
 
     def __post_init__(self) -> None:
+        check_tensors(
+            unary=self.unary, pairwise=self.pairwise, mask=self.mask, start=self.start, end=self.end
+        )
         if self.unary.dim() != 3:
             raise ValueError(
                 f"the unary scores have shape {tuple(self.unary.shape)}; a chain needs (examples, positions, "

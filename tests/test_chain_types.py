@@ -197,3 +197,13 @@ def test_a_constant_at_every_position_rounds_no_probability(level: float) -> Non
         torch.testing.assert_close(amount.double(), chain.entropy(wide), rtol=1e-5, atol=1e-5)
     draw = [chain.sample(p, 300, torch.Generator().manual_seed(1)) for p in (narrow, wide)]
     assert (draw[0] == draw[1]).double().mean() > 0.99
+
+
+@pytest.mark.parametrize("name", ["unary", "pairwise", "start", "end", "mask"])
+def test_arrays_of_numpy_are_named(name: str) -> None:
+    scores = {"unary": torch.zeros(2, 3, 4), "pairwise": torch.zeros(4, 4), "start": torch.zeros(4)}
+    given = {**scores, "end": torch.zeros(4), "mask": torch.ones(2, 3).bool()}
+    p = object.__new__(ChainPotentials)  # the shape checks of tests would look at its arguments first
+    p.__dict__.update(given | {name: given[name].numpy()})
+    with pytest.raises(TypeError, match=f"{name} is a ndarray: give a tensor, as torch.as_tensor makes it"):
+        p.__post_init__()

@@ -181,7 +181,9 @@ def test_only_the_parameters_that_training_starts_from_may_not_give_nan() -> Non
 
 
 def test_a_batch_without_examples_is_no_trial() -> None:
-    with pytest.raises(ValueError, match="an energy is tried on true answers, and there are none: give a bat"):
+    with pytest.raises(
+        ValueError, match="an energy is tried on true answers, and there are none: give a bat"
+    ):
         check_energy(Zero(), LabelSets(14), torch.zeros(0, 2), torch.ones(0, 14))
 
 

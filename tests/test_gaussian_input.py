@@ -126,3 +126,16 @@ def test_conjugate_gradient_is_stationary_where_scores_have_no_part_in_what_is_u
     assert slope.abs().max() < 1e-9
     with pytest.warns(UserWarning, match="example 0 has no best answer"):
         gaussian.mode(p, "woodbury")
+
+
+@pytest.mark.parametrize("name", ["unary", "embedding", "mask"])
+def test_arrays_of_numpy_are_named(name: str) -> None:
+    given = {
+        "unary": torch.zeros(2, 3, 2),
+        "embedding": torch.zeros(2, 3, 4),
+        "mask": torch.ones(2, 3).bool(),
+    }
+    p = object.__new__(GaussianPotentials)  # the shape checks of tests would look at its arguments first
+    p.__dict__.update(given | {name: given[name].numpy()})
+    with pytest.raises(TypeError, match=f"{name} is a ndarray: give a tensor, as torch.as_tensor makes it"):
+        p.__post_init__()
