@@ -53,9 +53,8 @@ class Part:
         schedule: LRSchedulerCallable | None = None,
     ) -> None:
         assert (loss is None) != (gradient is None), "a part has a loss or a gradient made by hand"
-        parameters = (
-            parameters if isinstance(parameters, Tensor) else [*parameters]
-        )  # a tensor: torch objects
+        if not isinstance(parameters, Tensor):  # to which torch objects
+            parameters = [*parameters]
         if not len(parameters):
             where = _name_of(loss or gradient)
             raise ValueError(f"the part that minimises {where} has no parameters: give those that it moves.")
