@@ -153,18 +153,6 @@ def test_a_bug_in_an_object_of_the_users_own_has_its_type_and_line(
     assert message.endswith(f"{Path(__file__).name}:{line})")
 
 
-class Untyped(torch.nn.Linear):
-    def __init__(self, depth) -> None:  # noqa: ANN001  # a user's
-        super().__init__(14, 14)
-
-
-def test_an_argument_without_a_type_that_is_not_given_is_asked_for(
-    root: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    message = said(capsys, f"--model.task_net={__name__}.Untyped", f"--run_dir={tmp_path / 'run'}")
-    assert message == "No depth is given (at model.task_net). Add --model.task_net.depth VALUE."
-
-
 def test_runs_that_start_in_the_same_second_have_folders_of_their_own() -> None:
     assert by_hand_folder(QUICK) != by_hand_folder([*QUICK, "--seed_everything=1"])
 

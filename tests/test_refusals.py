@@ -238,3 +238,15 @@ def test_a_weight_a_rate_or_a_temperature_that_is_none_is_refused(
 def test_0_is_refused_where_it_divides_or_moves_nothing(build: Callable[..., object], name: str) -> None:
     with pytest.raises(ValueError, match=rf"^{name} is 0\.0: take a finite number above 0"):
         build(**{name: 0.0})
+
+
+class Untyped(nn.Linear):
+    def __init__(self, depth) -> None:  # noqa: ANN001  # a user's
+        super().__init__(14, 14)
+
+
+def test_an_argument_without_a_type_that_is_not_given_is_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (line,) = said(capsys, CE, f"--model.task_net={__name__}.Untyped", f"--run_dir={tmp_path / 'run'}")
+    assert line == "No depth is given (at model.task_net). Add --model.task_net.depth VALUE."
