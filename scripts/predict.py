@@ -20,9 +20,10 @@ have the vectors of the file of vectors.
 """
 
 import json
+import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -39,6 +40,7 @@ from datamodules.errors import DataError
 from datamodules.tagged import TaggedSentences
 from experiments import store
 from experiments.errors import UserError
+from experiments.plan.yaml_file import Tree, read_yaml
 from lightning_modules.base import Scheme
 from scripts.finished_run import built, read
 from scripts.options import Options, refused
@@ -72,6 +74,7 @@ def main(arguments: list[str] | None = None) -> int:
         if given.out and given.out.suffix not in FORMATS:
             raise UserError(f"{given.out} is neither .jsonl, .npz nor a folder. Correct --out.")
         scheme, data = built(given.run)
+        spare_inputs(given.out or given.run / f"{part}.jsonl", given.run, given.new)
         read_with(data, given.new, given.run)
         if given.new:
             renumber(scheme, data)
@@ -95,7 +98,7 @@ def where(out: Path | None, run: Path, data: DeviceData, part: str) -> Path:
     """The file of the answers to a part, or the folder of masks.
 
     Raises:
-        UserError: `out` is not for answers of this kind, or is the folder of the pictures.
+        UserError: `out` is not for answers of this kind, or is the folder of the new pictures.
     """
     split, pictures = data.splits[part], bool(data.new_files)
     masks = split.mask is None and split.y.dim() > 2
@@ -107,6 +110,31 @@ def where(out: Path | None, run: Path, data: DeviceData, part: str) -> Path:
     if pictures and out.resolve() == data.new_files[0].parent.resolve():
         raise UserError(f"{out} has the pictures themselves. Give the masks another folder:  --out masks")
     return out
+
+
+def spare_inputs(out: Path, run: Path, new: Path | None) -> None:
+    """Refuse to write over what is read: new examples, and files and folders that the run's data names.
+
+    Raises:
+        UserError: `out` is one of them, or a folder that has one of them.
+    """
+    named = [*_words(read_yaml(run / "config.yaml").tree["data"]), *([str(new)] if new else [])]
+    read = {Path(name).resolve() for name in named if os.path.exists(name)}
+    if out.suffix and out.resolve() in read:
+        raise UserError(
+            f"{out} is a file that is read here. Give the answers another:  --out answers{out.suffix}"
+        )
+    if not out.suffix and out.resolve() in read | {path.parent for path in read if path.is_file()}:
+        kind = "the pictures themselves" if new and out.resolve() == new.resolve() else "data of the run"
+        raise UserError(f"{out} has {kind}. Give the masks another folder:  --out masks")
+
+
+def _words(tree: Tree) -> Iterator[str]:
+    """All texts in a config."""
+    if isinstance(tree, str):
+        yield tree
+    for node in tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ():
+        yield from _words(node)
 
 
 def read_with(data: DeviceData, new: Path | None, run: Path) -> None:

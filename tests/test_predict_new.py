@@ -16,6 +16,7 @@ import text_parts
 from datamodules.errors import FormatError
 from datamodules.readers.texts import LabelledTexts, read_csv, read_json_lines
 from datamodules.splits import by_files, by_names
+from experiments.errors import UserError
 from finished_runs import ROOT, Run, file_of_test, lines_of, runner, scores
 from make_mlc import dense_arff
 from scripts import predict, train
@@ -72,10 +73,13 @@ def test_new_pictures_get_masks_of_their_names_and_sizes(
     with np.load(folder / "test.npz") as test, np.load(tmp_path / "all.npz") as every:
         rows = by_names([*sizes], {}, share=0.2, seed=0)["test"]
         np.testing.assert_allclose(test["relaxed"], every["relaxed"][rows], atol=1e-5)
-    before = {path: path.read_bytes() for path in paths["new"].iterdir()}
-    assert predict.main([str(folder), f"--new={paths['new']}", f"--out={paths['new']}"]) == 2
-    assert "has the pictures themselves" in " ".join(capsys.readouterr().err.split())
-    assert before == {path: path.read_bytes() for path in paths["new"].iterdir()}
+    before = {path: path.read_bytes() for place in paths.values() for path in place.iterdir()}
+    for name, holds in (("new", "the pictures themselves"), ("masks", "data of the run")):
+        assert predict.main([str(folder), f"--new={paths['new']}", f"--out={paths[name]}"]) == 2
+        assert f"{paths[name]} has {holds}. Give the masks another" in " ".join(
+            capsys.readouterr().err.split()
+        )
+    assert before == {path: path.read_bytes() for place in paths.values() for path in place.iterdir()}
 
 
 def draw_shapes(pictures: Path, masks: Path, *, count: int, seed: int = 0) -> dict[str, tuple[int, int]]:
@@ -127,6 +131,29 @@ def test_new_rows_are_read_as_those_of_the_run(
     assert predict.main([str(folder), f"--out={arrays[1]}", f"--new={new}"]) == 0
     first, second = (np.load(file)["relaxed"] for file in arrays)
     np.testing.assert_array_equal(first, second[:-1])
+
+
+def test_no_file_that_is_read_is_written_over(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    x = np.random.default_rng(0).normal(size=(40, 3))
+    rows = dense_arff(x, np.eye(3, dtype=int)[x.argmax(1)])
+    files = {part: tmp_path / f"{part}.jsonl" for part in ("train", "new")}  # ARFF, whatever they are named
+    for file in files.values():
+        file.write_text(rows)
+    sizes = {"data.num_features": 3, "data.num_labels": 3, "data.train": files["train"]}
+    folder = run("data/arff", "scheme/cross_entropy", **sizes)
+    (tmp_path / "link").symlink_to(tmp_path)
+    capsys.readouterr()
+    for out in (files["train"], files["new"], tmp_path / "link/new.jsonl"):
+        assert predict.main([str(folder), f"--new={files['new']}", f"--out={out}"]) == 2
+        assert f"{out} is a file that is read here. Give the answers another" in capsys.readouterr().err
+    assert predict.main([str(folder), f"--out={files['train']}"]) == 2
+    (folder / "new.jsonl").write_text(rows)  # where answers go if --out is left out
+    assert predict.main([str(folder), f"--new={folder}/new.jsonl"]) == 2
+    assert {file.read_text() for file in (*files.values(), folder / "new.jsonl")} == {rows}
+    with pytest.raises(UserError, match="has data of the run"):
+        predict.spare_inputs(tmp_path, folder, None)
 
 
 def share_of(count: int, seed: int, share: float) -> np.ndarray:
