@@ -139,6 +139,11 @@ def results_file(table: str) -> Path:
     return RESULTS / f"{table}.jsonl"
 
 
+def trials_file(sweep: str) -> Path:
+    """The committed trials of a sweep; the study is in runs/, which is not."""
+    return RESULTS / f"{sweep}.trials.json"
+
+
 def read_results(table: str) -> Records:
     """The records of a table; a broken line gives a warning with its number and key, the rest is used."""
     path, found = results_file(table), Records()

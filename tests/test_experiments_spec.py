@@ -10,10 +10,12 @@ import pytest
 
 import toy_world
 from committed import committed
-from experiments.errors import TableError
+from experiments.errors import SweepError, TableError
 from experiments.page.summary import summarise
 from experiments.plan import yaml_file
 from experiments.plan.spec import read_table, select
+from experiments.sweep.file import read_sweep
+from sweep_files import COMMAND, sweep_file
 from toy_world import World
 
 world = toy_world.world  # the fixture
@@ -314,3 +316,22 @@ def test_tables_are_read_without_libyaml(monkeypatch: pytest.MonkeyPatch) -> Non
     finally:
         monkeypatch.undo()
         importlib.reload(yaml_file)
+
+
+def test_a_table_has_a_page_of_its_own(world: World) -> None:
+    table = (world.folder / "conf/tables/toy.yaml").read_text()
+    places = {"conf/sweeps/tried.yaml": "method: grid", "results/searched.trials.json": "{}"}
+    for place, text in places.items():
+        (world.folder / place).parent.mkdir(exist_ok=True, parents=True)
+        (world.folder / place).write_text(text)
+    others = {"README": "results/README.md is the index", "toy": "conf/tables/toy.yaml has this name"}
+    others |= {name: f"{name} is a sweep's name" for name in ("tried", "searched")}
+    for name, says in others.items():
+        path = world.folder / f"{name}.yaml"
+        path.write_text(table)
+        with pytest.raises(TableError, match=f"{path}: {says}.*; save the file under another"):
+            read_table(str(path))
+    sweep = sweep_file(world.folder, {"command": [*COMMAND[:-2], "--config=conf/data/toy.yaml", "${args}"]})
+    readme = sweep.rename(world.folder / "readme.yaml")
+    with pytest.raises(SweepError, match=f"{readme}: results/README.md is the index of all pages; save the"):
+        read_sweep(readme)

@@ -31,7 +31,7 @@ from experiments.plan.table import (
     Table,
 )
 from experiments.plan.yaml_file import Tree, YamlFile, read_yaml
-from experiments.sweep.file import SWEEPS, is_sweep, read_sweep
+from experiments.sweep.file import SWEEPS, is_sweep, read_sweep, refuse_name
 
 POINTS = 1000  # of a sweep
 
@@ -74,9 +74,7 @@ def _load(name: str) -> YamlFile:
         raise TableError(f"{unknown} {suggest(name, sorted(p.stem for p in TABLES.glob('*.yaml')))}")
     if is_sweep(str(path)):
         raise TableError(f"{path} is a sweep, not a table:  make sweep SWEEP={path}")
-    own = TABLES / path.name
-    if is_file(own) and own.resolve() != path.resolve():
-        raise TableError(f"{path}: {own} has this name, and its results; save the file under another.")
+    refuse_name(path)
     return read_yaml(path)
 
 

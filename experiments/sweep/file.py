@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from experiments import fields as f
+from experiments import store
 from experiments.errors import SweepError, TableError, short, suggest
 from experiments.plan.layers import file_and_row, rows_of
 from experiments.plan.reader import Reader, is_file
@@ -17,6 +18,7 @@ from experiments.plan.yaml_file import Tree, read_yaml
 from experiments.sweep.parameters import LARGEST_EXPONENT, SHAPES, Choice, Parameter, build, shape
 
 SWEEPS = Path("conf/sweeps")
+INDEX = "readme"  # results/README.md, on some disks in any case
 NUMBER = f.value(
     "a number (YAML reads 1e-3 as text: write 1.0e-3)",
     lambda v: isinstance(v, int | float) and f.is_number(v),
@@ -144,7 +146,30 @@ def read_sweep(name: str | Path) -> Sweep:
         raise SweepError(str(error)) from None
     if _kind(file.tree) == "table":
         raise SweepError(f"{path} is a table, not a sweep:  make reproduce TABLE={name}")
+    if path.stem.lower() == INDEX:
+        raise SweepError(of_index(path))
     return _Reader(file).sweep(file.tree)
+
+
+def refuse_name(path: Path) -> None:
+    """Refuse a table's file whose page is that of another file.
+
+    Raises:
+        TableError: it is named as the index of all pages, a committed table, or a sweep that has trials or is
+            committed.
+    """
+    if path.stem.lower() == INDEX:
+        raise TableError(of_index(path))
+    own = TABLES / path.name
+    if is_file(own) and own.resolve() != path.resolve():
+        raise TableError(f"{path}: {own} has this name, and its results; save the file under another.")
+    if is_file(SWEEPS / path.name) or is_file(store.trials_file(path.stem)):
+        raise TableError(f"{path}: {path.stem} is a sweep's name; save the file under another name.")
+
+
+def of_index(path: Path) -> str:
+    """What to do about a file whose page would be the index."""
+    return f"{path}: {store.RESULTS}/README.md is the index of all pages; save the file under another name."
 
 
 def is_sweep(name: str) -> bool:

@@ -39,7 +39,7 @@ def collect(sweep: Sweep, console: Console) -> int:
     """Render the page from what is known of the trials; the exit code."""
     if study_file(sweep).exists():
         keep_trials(sweep, Study.open(sweep).trials())
-    if not trials_file(sweep.name).exists():
+    if not store.trials_file(sweep.name).exists():
         raise SweepError(
             f"The sweep {sweep.name} has no trials yet. Run some:  make sweep SWEEP={handle(sweep)}"
         )
@@ -52,15 +52,10 @@ def handle(sweep: Sweep) -> str:
     return sweep.name if sweep.path.parent == SWEEPS else str(sweep.path)
 
 
-def trials_file(name: str) -> Path:
-    """The committed trials of a sweep; the study is in runs/, which is not."""
-    return store.RESULTS / f"{name}.trials.json"
-
-
 def keep_trials(sweep: Sweep, trials: list[Trial]) -> None:
     """Write the trials beside the records."""
     lines = ",\n".join(json.dumps(asdict(trial)) for trial in trials)
-    text, path = f'{{"trials": [\n{lines}\n]}}\n', trials_file(sweep.name)
+    text, path = f'{{"trials": [\n{lines}\n]}}\n', store.trials_file(sweep.name)
     if trials and not (path.exists() and path.read_text() == text):
         store.write(path, text)
 
@@ -71,7 +66,7 @@ def read_trials(sweep: Sweep) -> list[Trial]:
     Raises:
         StoreError: the file is damaged, or its trials have other parameters than the sweep.
     """
-    path = trials_file(sweep.name)
+    path = store.trials_file(sweep.name)
     if not path.exists():
         return []
     tree = store.read_json(path)
