@@ -1,5 +1,6 @@
 """Errors about data; each message says what is wrong, where, and what to do next."""
 
+from collections import Counter
 from collections.abc import Collection
 from itertools import islice
 from pathlib import Path
@@ -40,6 +41,16 @@ def no_file(path: object, option: str) -> str:
     if Path(str(path)).is_dir():
         return f"{path} (--data.{option}) is a folder. Give the file in it."
     return f"There is no file {path} (--data.{option}). Put it there, or correct the path."
+
+
+def refuse_twice(option: str, names: Collection[str]) -> None:
+    """Refuse a name that an option lists twice: one of its numbers would have no example.
+
+    Raises:
+        DataMismatch: there is one.
+    """
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise DataMismatch(f"--data.{option} lists {quoted(twice[0])} twice. List each once.")
 
 
 def bad_line(where: str, number: int, reason: str) -> FormatError:

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from datamodules.base import Split
-from datamodules.errors import DataMismatch, quoted
+from datamodules.errors import DataMismatch, quoted, refuse_twice
 from datamodules.readers.conll import Sentences, read_sentences
 from datamodules.readers.span_tags import TAG
 from datamodules.readers.vocabulary import Ids
@@ -58,6 +58,7 @@ class TaggedFiles(TaggedSentences):
         longest_word: int = 30,
         **sentences: Any,
     ) -> None:
+        refuse_twice("tags", tags)
         super().__init__(
             DataSet(train or "own", "tagging", {}, "", ""),
             {},

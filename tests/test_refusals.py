@@ -12,6 +12,8 @@ import pytest
 import torch
 from torch import nn
 
+from datamodules.errors import DataMismatch
+from datamodules.text.labelled import MultiLabelTexts
 from energies.base import Energy
 from energies.chain import ChainEnergy
 from energies.gaussian import RaiseRidge
@@ -250,3 +252,11 @@ def test_an_argument_without_a_type_that_is_not_given_is_asked_for(
 ) -> None:
     (line,) = said(capsys, CE, f"--model.task_net={__name__}.Untyped", f"--run_dir={tmp_path / 'run'}")
     assert line == "No depth is given (at model.task_net). Add --model.task_net.depth VALUE."
+
+
+def test_a_label_that_is_listed_twice_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "texts.csv").write_text("text,labels\na dog,red;blue\n" * 9)
+    with pytest.raises(DataMismatch, match=r"--data\.labels lists 'red' twice\. List each once\."):
+        MultiLabelTexts(
+            4, encoder="none", train=str(tmp_path / "texts.csv"), labels=["red", "green", "blue", "red"]
+        )

@@ -122,6 +122,11 @@ def test_tags_that_are_no_spans_are_told_at_once(tag: str, warned: bool, tmp_pat
         ({"train": "no.txt"}, DataNotFound, r"no.txt"),
         ({"train": "bad.txt"}, FormatError, r"bad.txt, line 2: 1 columns, a token has 2"),
         ({"train": "good.txt", "num_columns": 1}, DataMismatch, r"num_columns is 1: a token has 2 or more"),
+        (
+            {"train": "good.txt", "tags": ["N", "V", "N"]},
+            DataMismatch,
+            r"--data.tags lists 'N' twice. List each",
+        ),
         ({"train": "good.txt", "num_dims": 50}, DataMismatch, r"100 dimensions, not 50"),
         (
             {"train": "good.txt", "tags": ["V"]},

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from datamodules.base import NEW, DeviceData, Split
-from datamodules.errors import DataMismatch, DataNotFound, FormatError, listed, no_file, quoted
+from datamodules.errors import DataMismatch, DataNotFound, FormatError, listed, no_file, quoted, refuse_twice
 from datamodules.readers.hub import HubTexts
 from datamodules.readers.texts import LabelledTexts, read_csv, read_json_lines, read_line_pairs, read_names
 from datamodules.sources.files import Sources, shown, unpack
@@ -97,6 +97,7 @@ class MultiLabelTexts(DeviceData):
         )
         self.num_labels, self.encoder, self.dataset, self.labels = num_labels, encoder, name, labels
         self.hub = hub
+        refuse_twice("labels", labels or ())
         if hub and self._known:
             raise DataMismatch(
                 f"{hub.name} is a data set of the hub and {name} one of the registry: give one of them. "
