@@ -39,7 +39,7 @@ def main(arguments: list[str] | None = None, console: Console | None = None) -> 
         from experiments.run.verify import verify
 
         given_names = (given.rows, given.columns, given.seeds)
-        chosen = engine.Selection(given.table, *given_names, given.jobs, given.fresh, given.logger)
+        chosen = engine.Selection(given.table, *given_names, given.jobs or 0, given.fresh, given.logger)
         if given.status:
             from experiments.cluster.status import status
 
@@ -66,7 +66,7 @@ def _parser() -> Options:
     parser.add_argument("--rows", help="only these rows, such as ce,dynamic_nce")
     parser.add_argument("--columns", help="only these columns")
     parser.add_argument("--seeds", help="these seeds instead of the table's, such as 0,1,2")
-    parser.add_argument("--jobs", type=int, default=0, help="runs at a time (default: one per core)")
+    parser.add_argument("--jobs", type=int, help="runs at a time (default: one per core)")
     parser.add_argument("--fresh", action="store_true", help="run again what is selected, finished or not")
     parser.add_argument(
         "--verify",
@@ -111,8 +111,8 @@ def _refuse_contradictions(given: argparse.Namespace) -> None:
         others = [other for other in without if getattr(given, other)]
         if getattr(given, option) and others:
             raise UserError(f"--{option} {does}: leave --{others[0].replace('_', '-')} out.")
-    if given.jobs < 0:
-        raise UserError(f"--jobs {given.jobs}: take 1 or more, or 0 for one per core.")
+    if given.jobs is not None and given.jobs < 1:
+        raise UserError(f"--jobs {given.jobs}: take 1 or more, or leave it out.")
     here = [option for option in ("collect", "verify", "fresh", "status") if getattr(given, option)]
     if given.on and here:
         raise UserError(f"--{here[0]} works on this machine: leave --on {given.on} out.")

@@ -36,7 +36,7 @@ def parser() -> Options:
     options = Options("python -m scripts.sweep", __doc__)
     options.add_argument("sweep", help="a W&B sweep file, or the name of one in conf/sweeps")
     options.add_argument("--engine", choices=("local", "wandb"), default="local", help="default: local")
-    options.add_argument("--jobs", type=int, default=0, help="trials at a time (default: one per core)")
+    options.add_argument("--jobs", type=int, help="trials at a time (default: one per core)")
     options.add_argument("--count", type=int, help="trials in all; a grid ends by itself")
     options.add_argument(
         "--dry-run", action="store_true", help="print the points and what is done; run nothing"
@@ -68,8 +68,8 @@ def run(given: argparse.Namespace, console: Console) -> int:
     own = SWEEPS / f"{sweep.name}.yaml"
     if own.is_file() and own.resolve() != sweep.path.resolve():
         raise SweepError(f"{sweep.path}: {own} has this name, and its results; save the file under another.")
-    if given.jobs < 0:
-        raise SweepError(f"--jobs {given.jobs}: take 1 or more, or 0 for one per core.")
+    if given.jobs is not None and given.jobs < 1:
+        raise SweepError(f"--jobs {given.jobs}: take 1 or more, or leave it out.")
     if given.count is not None and given.count < 1:
         raise SweepError(f"--count {given.count}: take 1 or more.")
     if given.adopt:
@@ -88,7 +88,7 @@ def run(given: argparse.Namespace, console: Console) -> int:
         code = page.collect(sweep, console)
     else:
         local.check(sweep, console, count=given.count)
-        code = local.run(sweep, console, jobs=given.jobs, count=given.count)
+        code = local.run(sweep, console, jobs=given.jobs or 0, count=given.count)
     if given.adopt and code in (0, 1):
         local.adopt_best(sweep, given.adopt, console)
     return code

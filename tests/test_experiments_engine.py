@@ -263,6 +263,7 @@ def test_a_stop_by_the_user_of_a_selection_that_does_not_exist_is_one_message(wo
         (["--seeds", "0,4294967296"], "from 0 to 4294967295"),
         (["--rows", ","], "no row ','"),
         (["--jobs", "-2"], "--jobs -2: take 1 or more"),
+        (["--jobs", "0"], "--jobs 0: take 1 or more, or leave it out."),
     ]:
         code, said = world.reproduce(*options)
         assert code == 2 and words in said and "Traceback" not in said

@@ -280,6 +280,7 @@ def test_two_processes_share_a_sweep_and_ctrl_c_says_how_to_go_on(world: World) 
         ({"method": "random"}, [], "random has no end. Say how many trials: COUNT=20"),
         ({}, ["--count", "0"], "--count 0: take 1 or more."),
         ({}, ["--jobs", "-1"], "--jobs -1: take 1 or more"),
+        ({}, ["--jobs", "0"], "--jobs 0: take 1 or more, or leave it out."),
         ({}, ["--adopt", "conf/data/toy.yaml:best"], "name a row of a file conf/tuned/FOLDER/FILE.yaml"),
         ({}, ["--collect"], "has no trials yet. Run some:  make sweep SWEEP=toy_sweep"),
         (
