@@ -135,6 +135,11 @@ def test_a_borrowed_row_keeps_those_of_its_columns_that_the_table_has(world: Wor
         ("rows.plain.config", ["conf/scheme"], ["no file conf/scheme"]),
         ("rows.plain.config", ["x" * 5000], ["there is no file xxx"]),
         ("rows.plain.needs", ["taught"], ["rows.plain.needs is ['taught']"]),
+        (
+            "rows.plain.set",
+            {"run_dir": "x"},
+            ["rows.plain.set.run_dir is each run's own, a row cannot set it."],
+        ),
         ("rows.plain.set", {"model.x": date(2026, 1, 1)}, ["rows.plain.set.model.x is datetime.date"]),
         ("rows.plain.grid", {"a": [1, 2]}, ["rows.plain.grid is not a key of a row"]),
         ("rows.plain.tuned", "../../etc", ["rows.plain.tuned is '../../etc'"]),

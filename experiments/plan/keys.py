@@ -2,6 +2,17 @@
 
 from experiments import fields as f
 
+RUNS_OWN = ("config", "help", "print_config", "run_dir")  # options that a row or a sweep may not set
+
+
+def _option(place: str, found: f.Found) -> f.Fault | None:
+    """The dotted name of an option that a row may set."""
+    if fault := f.word(place, found):
+        return fault
+    own = found.split(".")[0].removesuffix("+") in RUNS_OWN
+    return f.Fault(place, "is each run's own, a row cannot set it") if own else None
+
+
 NAMES = f.listed(f.name)
 FILES = f.one_or_list(f.word)
 
@@ -56,7 +67,7 @@ TABLE: dict[str, dict[str, f.Check]] = {
         "config": FILES,
         "needs": f.named(f.name),
         "tuned": f.file_name,
-        "set": f.named(f.plain),
+        "set": f.named(f.plain, _option),
         "sweep": f.word,
         "columns": NAMES,
         "cited": f.truth,

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from experiments import fields as f
 from experiments import store
 from experiments.errors import SweepError, TableError, short, suggest
+from experiments.plan.keys import RUNS_OWN
 from experiments.plan.layers import file_and_row, rows_of
 from experiments.plan.reader import Reader, is_file
 from experiments.plan.table import TABLES
@@ -66,7 +67,6 @@ KEYS: dict[str, dict[str, f.Check]] = {
 }
 DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 TEST = re.compile(r"test(?![a-z])")
-RUNS_OWN = ("config", "help", "print_config", "run_dir")  # options a sweep may not set
 UNSAFE = re.compile(r"\bNone\b|\\\\|\"")  # in the text of a list or dict
 COMMAND = "[${env}, python, -m, scripts.train, --config=conf/data/bibtex.yaml, ${args}]"
 
