@@ -51,7 +51,8 @@ class LabelledTexts:
 def read_csv(content: bytes, *, where: str, unlabelled: bool = False) -> LabelledTexts:
     """A CSV file with a header: a column `text`, then a column `labels`, or a column 0/1 for each label.
 
-    Names in the column `labels` are separated by semicolons. `unlabelled`: the column `text` may be alone.
+    Names in the column `labels` are separated by semicolons. Blanks around names, 0 and 1 do not count; those
+    of a text stay. `unlabelled`: the column `text` may be alone.
 
     Raises:
         FormatError: with the line: not UTF-8, no such header, a row with another number of columns, an empty
@@ -59,7 +60,7 @@ def read_csv(content: bytes, *, where: str, unlabelled: bool = False) -> Labelle
     """
     csv.field_size_limit(max(len(content), 1 << 17))
     rows = _rows(csv.reader(io.StringIO(_decoded(content, where), newline=""), strict=True), where)
-    _, header = next(rows, (1, []))
+    header = [name.strip() for name in next(rows, (1, []))[1]]
     names = tuple(header[1:])
     if (
         len(header) < (1 if unlabelled else 2)
@@ -207,9 +208,9 @@ def split_names(cell: str, between: str = BETWEEN) -> tuple[str, ...]:
 def _marked(cells: Sequence[str], names: Sequence[str], where: str, line: int) -> tuple[str, ...]:
     """The names whose cells are 1."""
     for cell, name in zip(cells, names, strict=True):
-        if cell not in ("0", "1"):
+        if cell.strip() not in ("0", "1"):
             raise bad_line(where, line, f"{quoted(cell)} in the column {name} has to be 0 or 1")
-    return tuple(name for cell, name in zip(cells, names, strict=True) if cell == "1")
+    return tuple(name for cell, name in zip(cells, names, strict=True) if cell.strip() == "1")
 
 
 def _lines(content: bytes, where: str) -> list[str]:
