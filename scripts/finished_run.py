@@ -7,6 +7,7 @@ from typing import TypeVar
 from torch import nn
 
 from datamodules.base import DeviceData
+from datamodules.errors import DataError
 from experiments import store
 from experiments.errors import UserError
 from experiments.run.cli import TrainCLI, quiet_lightning
@@ -31,13 +32,25 @@ def read(data: DeviceData, folder: Path) -> None:
         UserError: a file is another than the run read, or the run's record is damaged.
     """
     data.prepare_data()
-    data.setup()
+    try:
+        data.setup()
+    except DataError as error:  # a changed file that no longer fits: options that it names are not those here
+        if changed := _changed(data, folder):
+            raise UserError(changed) from error
+        raise
+    if changed := _changed(data, folder):
+        raise UserError(changed)
+
+
+def _changed(data: DeviceData, folder: Path) -> str:
+    """What to do about a file that is another than the run read; empty if there is none."""
     trained = store.record_in(folder)["data"] or {}
     changed = [name for name, old in trained.items() if data.checksums.get(name, old) != old]
-    if changed:
-        raise UserError(
-            f"{changed[0]} has changed since this run was trained. Put the old file back, or train anew."
-        )
+    return (
+        f"{changed[0]} has changed since this run was trained. Put the old file back, or train anew."
+        if changed
+        else ""
+    )
 
 
 def built(folder: Path) -> tuple[Scheme, DeviceData]:

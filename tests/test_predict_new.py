@@ -13,9 +13,10 @@ from PIL import Image
 
 import role_parts
 import text_parts
-from datamodules.errors import FormatError
+from datamodules.errors import DataNotFound, FormatError
 from datamodules.readers.texts import LabelledTexts, read_csv, read_json_lines
 from datamodules.splits import by_files, by_names
+from datamodules.text.labelled import MultiLabelTexts
 from experiments.errors import UserError
 from finished_runs import ROOT, Run, file_of_test, lines_of, runner, scores
 from make_mlc import dense_arff
@@ -190,6 +191,41 @@ def test_new_texts_are_read_as_those_of_the_run(run: Run, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("new.txt", r"new.txt \(--new\) is neither .csv nor .jsonl. Convert it, or correct --new."),
+        ("folder", r"folder \(--new\) is a folder. Give the file in it."),
+    ],
+)
+def test_what_is_said_of_new_texts_has_the_option_of_the_command(
+    name: str, says: str, tmp_path: Path
+) -> None:
+    (tmp_path / "train.csv").write_text("text,labels\n" + "a dog,red\na cat,blue\n" * 9)
+    (tmp_path / "new.txt").write_text("a dog\n")
+    (tmp_path / "folder").mkdir()
+    data = MultiLabelTexts(2, encoder="none", train=str(tmp_path / "train.csv"))
+    data.new = tmp_path / name
+    with pytest.raises(DataNotFound, match=says):
+        data.read()
+
+
+@pytest.mark.parametrize(
+    ("header", "rows", "labels"),
+    [
+        ("text, labels", "a dog, red; blue\na cat,\n", (("red", "blue"), ())),
+        (" text , red,blue ", "a dog, 1,1\na cat, 0, 0\n", (("red", "blue"), ())),
+    ],
+)
+def test_blanks_after_the_commas_of_a_csv_file_do_not_count(
+    header: str, rows: str, labels: tuple[tuple[str, ...], ...]
+) -> None:
+    found = read_csv(f"{header}\n{rows}".encode(), where="mine")
+    assert found.labels == labels and found.declared in (None, ("red", "blue"))
+    with pytest.raises(FormatError, match="each once"):
+        read_csv(b"text, red,red\na dog,1,0\n", where="mine")
+
+
+@pytest.mark.parametrize(
     ("read", "right", "wrong", "says"),
     [
         (read_csv, b"text\n a dog\n", b"text\na dog,a\n", "line 2: 2 columns, the header has 1"),
@@ -283,9 +319,12 @@ def test_a_tagger_reads_sentences_that_training_never_saw(
 def test_a_tagger_whose_sentences_have_changed_predicts_nothing(
     tagger: Path, words: dict[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words["train"].write_text(words["train"].read_text() + "\nwab N\n")
-    assert predict.main([str(tagger), f"--new={words['new']}"]) == 2
-    assert "train.tsv has changed since this run was trained." in capsys.readouterr().err
+    before = words["train"].read_text()
+    for line in ("wab N", "w! N"):  # the second has a letter too many for the sizes of the run
+        words["train"].write_text(f"{before}\n{line}\n")
+        assert predict.main([str(tagger), f"--new={words['new']}"]) == 2
+        said = capsys.readouterr().err
+        assert "train.tsv has changed since this run was trained." in said and "--data" not in said
 
 
 @pytest.mark.skipif(bool(role_parts.missing()), reason=role_parts.missing())

@@ -255,7 +255,7 @@ def test_an_argument_without_a_type_that_is_not_given_is_asked_for(
 
 
 def test_a_label_that_is_listed_twice_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "texts.csv").write_text("text,labels\na dog,red;blue\n" * 9)
+    (tmp_path / "texts.csv").write_text("text,labels\n" + "a dog,red;blue\n" * 9)
     with pytest.raises(DataMismatch, match=r"--data\.labels lists 'red' twice\. List each once\."):
         MultiLabelTexts(
             4, encoder="none", train=str(tmp_path / "texts.csv"), labels=["red", "green", "blue", "red"]

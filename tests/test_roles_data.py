@@ -200,6 +200,12 @@ def test_wrong_files_and_sizes_are_named(tmp_path: Path) -> None:
         configured(tmp_path, test="none.tsv").setup()
     with pytest.raises(DataMismatch, match=r"have more than 12 word pieces.*Raise --data\.max_pieces"):
         configured(tmp_path, max_pieces=12).setup()
+    data, long = configured(tmp_path), tmp_path / "long.tsv"
+    rows = [f"{at}\tdogs\tNNS\t-\t-" for at in range(1, 600)] + ["600\tbark\tVB\tbark\tbark.01"]
+    long.write_text("\n".join(["# toy 0", *rows, ""]))
+    data.new = long
+    with pytest.raises(DataMismatch, match=r"word pieces; .*\. Leave them out of --new\."):
+        data.setup()
     latin = tmp_path / "latin.tsv"
     latin.write_bytes(TOY.replace(b"Dogs", b"D\xf6gs"))
     with pytest.raises(FormatError, match=r"latin\.tsv, line 2: this is not UTF-8"):

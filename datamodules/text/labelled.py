@@ -236,8 +236,10 @@ class MultiLabelTexts(DeviceData):
 
     def _new(self, path: Path) -> LabelledTexts:
         name = shown(path)
-        if reason := _Own(NEW, path, None).missing():
-            raise DataNotFound(reason)
+        if path.is_dir():
+            raise DataNotFound(f"{name} (--new) is a folder. Give the file in it.")
+        if _suffix(name) not in READERS:
+            raise DataNotFound(f"{name} (--new) is neither .csv nor .jsonl. Convert it, or correct --new.")
         content = self.record_checksum(name, unpack(path))
         return READERS[_suffix(name)](content, where=name, unlabelled=True)
 

@@ -23,6 +23,7 @@ from energies.constraints import bio_tags
 
 NAME = "srl_ewt_propbank"
 NO_TAG = -1  # of a word in a file of new sentences
+RAISE = "Raise --data.max_pieces, or leave them out."  # what to do about long sentences
 
 
 class SemanticRoles(DeviceData):
@@ -126,7 +127,7 @@ class SemanticRoles(DeviceData):
         }
         words = [parts[part].words[index] for part, (used, _) in sentences.items() for index in used.tolist()]
         pieces = pieces_of(words, self.encoder, max_pieces=self.max_pieces)
-        self._check_lengths(words, pieces)
+        self._check_lengths(words, pieces, "Leave them out of --new." if NEW in parts else RAISE)
         kept = None
         if self.kept_layers:
             kept = keep(pieces, self.encoder, self.kept_layers, folder=self.sources.folder)
@@ -146,7 +147,7 @@ class SemanticRoles(DeviceData):
             name, content = file.name, self.sources.read(self.text, file)
         return read_propositions(self.record_checksum(name, content), where=name, roles=self.roles)
 
-    def _check_lengths(self, words: Sequence[Sequence[str]], pieces: Pieces) -> None:
+    def _check_lengths(self, words: Sequence[Sequence[str]], pieces: Pieces, advice: str) -> None:
         """Check that no sentence was cut: each of its words has a tag."""
         counts = pieces.words(torch.arange(len(pieces)))[1].sum(1)
         lengths = torch.tensor([len(sentence) for sentence in words])
@@ -154,7 +155,7 @@ class SemanticRoles(DeviceData):
             start = " ".join(words[cut[0]][:5])
             raise DataMismatch(
                 f"{len(cut)} sentences have more than {self.max_pieces} word pieces; the first has "
-                f"{len(words[cut[0]])} words and begins: {start}. Raise --data.max_pieces, or leave them out."
+                f"{len(words[cut[0]])} words and begins: {start}. {advice}"
             )
 
 
