@@ -173,6 +173,7 @@ def test_errors_name_the_shape_the_place_and_the_way_out() -> None:
             ChainPotentials
         )  # the tests' type checker stops the constructor before it looks
         object.__setattr__(untyped, "unary", unary[0])
+        object.__setattr__(untyped, "pairwise", pairwise)
         untyped.__post_init__()
     with pytest.raises(ValueError, match=r"start scores have shape \(2,\); 3 tags need \(3,\)"):
         ChainPotentials(unary, pairwise, start=torch.zeros(2))

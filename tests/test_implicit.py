@@ -310,7 +310,7 @@ def test_what_an_energy_makes_of_an_input_is_computed_once_while_it_rests(
     halved.energy.__class__ = Halved
     fit(whole, Data("tags"), 1, tmp_path / "whole")
     fit(halved, Data("tags"), 1, tmp_path / "halved")
-    assert halved.energy.reads == 2 + 2 + 1 + 1  # two batches, each for both parts; the curvature; a trial
+    assert halved.energy.reads == 2 + 2 + 1 + 2  # two batches, each for both parts; the curvature; two trials
     for name, value in weights(whole).items():
         torch.testing.assert_close(weights(halved)[name], value, rtol=1e-4, atol=1e-5)
 
