@@ -30,7 +30,6 @@ class TaggedFiles(TaggedSentences):
         validation: likewise; left out, a share of the training sentences.
         test: likewise; left out, a share of the training sentences.
         num_columns: of a token.
-        spans: whether the tags are to be those of spans, for a better message where they are not.
         vectors: word vectors in GloVe's text format (.gz too); left out, 100-d GloVe 6B.
         share: how much of the training sentences is for validation, and for testing, where no file is given.
         split_seed: draws that share. It is not the run's seed: runs are compared on one split.
@@ -47,7 +46,6 @@ class TaggedFiles(TaggedSentences):
         validation: str | None = None,
         test: str | None = None,
         num_columns: int = 2,
-        spans: bool = False,
         vectors: str | None = None,
         num_dims: int = 100,
         share: float = 0.2,
@@ -78,7 +76,6 @@ class TaggedFiles(TaggedSentences):
             raise DataMismatch(f"num_columns is {num_columns}: a token has 2 or more, its word and its tag.")
         self.check_glove(100)
         self.num_columns, self.share, self.split_seed = num_columns, share, split_seed
-        self.spans = spans
         if not tags or min(num_tags, num_words, num_vectors, num_characters) < 1:
             self.load()  # raises an error that names all
 
@@ -99,10 +96,10 @@ class TaggedFiles(TaggedSentences):
             self.names = sorted({tag for part in parts.values() for tag in part.columns[-1]})
             told = ", ".join(f'"{tag}"' for tag in self.names)
             self.wanted = f"--data.tags '[{told}]' "
-            if self.spans and (other := [tag for tag in self.names if not TAG.fullmatch(tag)]):
+            if other := [tag for tag in self.names if not TAG.fullmatch(tag)]:
                 self.remark = (
                     f"{quoted(other[0])} is no tag of a span, as B-NP is: such tags take "
-                    "conf/data/own_tagged.yaml. "
+                    "conf/data/own_tagged.yaml, not own_spans.yaml. "
                 )
         return parts
 

@@ -104,16 +104,14 @@ def test_tags_that_are_left_out_are_told_though_all_sizes_are_given(tmp_path: Pa
     assert len(data.checksums) == 2
 
 
-@pytest.mark.parametrize(
-    ("tag", "spans", "warned"), [("V", True, True), ("I-V", True, False), ("V", False, False)]
-)
-def test_tags_that_are_no_spans_are_told_at_once(tag: str, spans: bool, warned: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("tag", "warned"), [("V", True), ("I-V", False)])
+def test_tags_that_are_no_spans_are_told_at_once(tag: str, warned: bool, tmp_path: Path) -> None:
     sentences, words = tmp_path / "data.txt", tmp_path / "vectors.txt"
     sentences.write_text(f"Ann O\nsees {tag}\n\n" * 20)
     words.write_text("ann 1 0\nsees 0 1\n")
     with pytest.raises(DataMismatch) as error:
-        TaggedFiles(train=str(sentences), vectors=str(words), num_dims=2, spans=spans)
-    says = f"'{tag}' is no tag of a span, as B-NP is: such tags take conf/data/own_tagged.yaml. If a file"
+        TaggedFiles(train=str(sentences), vectors=str(words), num_dims=2)
+    says = f"'{tag}' is no tag of a span, as B-NP is: such tags take conf/data/own_tagged.yaml, not own_spans"
     assert (says in str(error.value)) is warned and warned is ("own_tagged" in str(error.value))
 
 

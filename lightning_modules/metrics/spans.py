@@ -71,9 +71,9 @@ class SpanScores(Metric):
         kind, start, end = self._spans(true, mask)
         same = (guess_kind == kind) & (self.begins[guess] == self.begins[true])
         both = guess_start & start & (guess_kind == kind) & (guess_end == end)
-        self.correct += kind[both].bincount(minlength=len(self.kinds))
-        self.found += guess_kind[guess_start].bincount(minlength=len(self.kinds))
-        self.actual += kind[start].bincount(minlength=len(self.kinds))
+        self.correct += self._count(kind, both)
+        self.found += self._count(guess_kind, guess_start)
+        self.actual += self._count(kind, start)
         self.right += (same & mask).sum()
         self.positions += mask.sum()
 
@@ -93,6 +93,11 @@ class SpanScores(Metric):
         border = torch.where(start | ~inside, place, length)  # here the span before has ended
         ahead = torch.cat([border[:, 1:], torch.full_like(border[:, :1], length)], dim=1)
         return kind, start, ahead.flip(1).cummin(1).values.flip(1)
+
+    def _count(self, kind: Tensor, chosen: Tensor) -> Tensor:
+        """How many of the chosen positions are of each kind, (K,); `bincount` would wait for the device."""
+        kinds = torch.arange(len(self.kinds), device=kind.device)
+        return ((kind.unsqueeze(-1) == kinds) & chosen.unsqueeze(-1)).sum((0, 1))
 
 
 def scores_of_counts(correct: Tensor, found: Tensor, actual: Tensor) -> dict[str, Tensor]:
