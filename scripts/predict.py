@@ -14,9 +14,9 @@ its truth is empty.
 The mask of a new picture is a PNG with its name and its size, the object white. Each pixel has the answer of
 the nearest pixel that the network saw.
 
-A file of new examples has the format of the run's own files: label sets, texts, or sentences. What training
-fitted to its data, such as scales and numbers of words, stays. A network's words that training did not know
-have the vectors of the file of vectors.
+A file of new examples has the format of the run's own files: label sets, texts, or sentences. The run's own
+data has to be there too: what training fitted to it, such as scales and numbers of words, stays. A network's
+words that training did not know have the vectors of the file of vectors.
 """
 
 import json

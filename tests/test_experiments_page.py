@@ -2,6 +2,7 @@
 
 import io
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from experiments.errors import StoreError
 from experiments.page import page
 from experiments.page.state import read_state, state_file
 from experiments.plan.spec import read_table
+from scripts import reproduce
 from toy_world import World
 
 world = toy_world.world  # the fixture
@@ -108,3 +110,45 @@ def test_a_page_that_is_no_text_is_drawn_anew(world: World) -> None:
     page.page_file("toy").write_bytes(b"\xff")
     assert world.reproduce("--collect")[0] == 0
     assert page.page_file("toy").read_text().startswith("# A toy table")
+
+
+def test_a_wrong_reference_in_a_note_is_told_before_anything_is_trained(world: World) -> None:
+    world.table(plain={"note": "the mean is {easy/plian}"})
+    code, said = world.reproduce()
+    assert code == 2 and "conf/tables/toy.yaml:" in said and "no row 'plian'. Did you mean plain" in said
+    assert not world.records()
+
+
+def test_a_table_elsewhere_names_its_own_file_and_command(world: World) -> None:
+    world.table(plain={"note": "the mean is {easy/plain}"})
+    Path("mine").mkdir()
+    file = Path("conf/tables/toy.yaml").rename("mine/own.yaml")
+    said = io.StringIO()
+    assert reproduce.main([str(file)], Console(file=said, width=200)) == 0, said.getvalue()
+    assert "Made by `make reproduce TABLE=mine/own.yaml`." in Path("results/own.md").read_text()
+    file.write_text(file.read_text().replace("{easy/plain}", "{eesy/plain}"))
+    assert reproduce.main([str(file), "--collect"], Console(file=said, width=200)) == 2
+    assert re.search(
+        r"^mine/own\.yaml:\d+: the reference \{eesy/plain\}: no column 'eesy'", said.getvalue(), re.M
+    )
+
+
+FIGURE = {"name": "f", "title": "", "kind": "curves", "column": "easy", "rows": ["plain"]}
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"metric": {"name": "test/exmaple_f1"}}, "no finished run has the metric test/exmaple_f1."),
+        ({"figures": [FIGURE | {"curve": "val/exmaple_f1"}]}, "the figure f plots the curve val/exmaple_f1,"),
+    ],
+)
+def test_a_name_that_no_finished_run_has_is_refused(world: World, change: dict[str, Any], says: str) -> None:
+    world.table(plain={})
+    assert world.reproduce()[0] == 0
+    page = Path("results/toy.md").read_text()
+    world.change("tables/toy.yaml", lambda t: t.update(change))
+    code, said = world.reproduce("--collect")
+    words = " ".join(said.split())
+    assert code == 2 and f"conf/tables/toy.yaml: {says}" in words and "Did you mean" in words
+    assert Path("results/toy.md").read_text() == page

@@ -141,6 +141,15 @@ def test_a_mistyped_metric_is_mended_in_the_file_alone(world: World) -> None:
     assert sweep("--jobs", "2")[0] == 0
 
 
+@pytest.mark.parametrize("metric", [{"goal": "minimize"}, {}])
+def test_a_goal_against_the_runs_own_is_refused(world: World, metric: dict[str, str]) -> None:
+    write(world, metric={"name": "val/example_f1"} | metric)
+    code, said = sweep("--dry-run")
+    assert code == 2 and not [*Path("runs").glob("[0-9a-f]*")]
+    assert "the goal is to minimize val/example_f1, and the runs' own callbacks have mode max" in said
+    assert "toy_sweep.yaml, line 3: metric.name" in said
+
+
 def test_a_sweep_is_told_from_a_table(world: World) -> None:
     write(world)
     own = Path("conf/sweeps/toy_sweep.yaml")

@@ -15,26 +15,27 @@ from datamodules.readers.arff_rows import LARGEST
 def read_svmlight(content: bytes, *, where: str, num_features: int, num_labels: int) -> ArffTable:
     """Features x (N, D) float32, sparse, and label sets y (N, L); columns count from 1, labels from 0.
 
-    Empty lines at the end are no rows.
+    Empty lines at the end, and lines of a comment alone, are no rows; a comment begins with #.
 
     Raises:
         FormatError: no row; or a line has another form, a column or label beyond the given sizes, or columns
             that do not ascend. The message names the line.
     """
-    lines = content.decode("utf-8", errors="replace").splitlines()
-    lines = lines[: max((n for n, line in enumerate(lines, 1) if line.strip()), default=0)]
+    text = content.decode("utf-8-sig", errors="replace").splitlines()
+    last = max((number for number, line in enumerate(text, 1) if line.strip()), default=0)
+    lines = {n: line for n, line in enumerate(text[:last], 1) if not line.startswith("#")}
     if not lines:
         raise FormatError(f"{where} has no row. Give a file with rows of labels and column:value.")
     y = np.zeros((len(lines), num_labels), np.uint8)
     values: list[float] = []
     columns: list[int] = []
     ends = [0]
-    for row, line in enumerate(lines):
+    for row, (number, line) in enumerate(lines.items()):
         try:
-            labels, cells = _parsed(line, num_features, num_labels)
+            labels, cells = _parsed(line.partition("#")[0], num_features, num_labels)
         except ValueError as error:
             raise FormatError(
-                f"{where}, line {row + 1}: {quoted(line)} has to be labels from 0 to {num_labels - 1}, then "
+                f"{where}, line {number}: {quoted(line)} has to be labels from 0 to {num_labels - 1}, then "
                 f"column:value with columns that ascend from 1 to {num_features} ({error})."
             ) from None
         y[row, labels] = 1

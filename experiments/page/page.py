@@ -31,14 +31,20 @@ def collect(name: str, console: Console) -> Summary:
     table = read_table(name)
     store.take_over(table.name, read_state(table.name)["ids"])
     if not store.read_results(table.name).records and not page_file(table.name).exists():
-        command = f"make reproduce TABLE={name}"
-        raise UserError(f"{table.name} has no finished run, so there is nothing to draw. First:  {command}")
+        raise UserError(
+            f"{table.name} has no finished run, so there is nothing to draw. First:  {table.command}"
+        )
     return render(table, console)
 
 
 def render(table: Table, console: Console) -> Summary:
-    """Print a table and write its page."""
+    """Print a table and write its page.
+
+    Raises:
+        TableError: a name in the table, of a metric, a curve or a reference, is unknown.
+    """
     summary = summarise(table, read_state(table.name))
+    summary.check_metric()
     show(summary, console)
     plots.draw(summary)
     path = page_file(table.name)
@@ -65,7 +71,7 @@ def markdown(summary: Summary) -> str:
         f"# {plain(table.title)}",
         f"{plain(source)}{'; ' if source else ''}metric {', '.join(map(code, names))}"
         + (f" x {table.metric.scale:g}" if table.metric.scale != 1 else "")
-        + f". Made by {code(f'make reproduce TABLE={table.name}')}.",
+        + f". Made by {code(table.command)}.",
         grid(summary, marks),
         f"{words.legend(summary)} Bold: our best in a column over the seeds that all its rows have, floors "
         "left out. Grey and italic: the paper's.",

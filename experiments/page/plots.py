@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from experiments import store
+from experiments.errors import TableError, suggest
 from experiments.page import masks
 from experiments.page.summary import Summary, number
 from experiments.page.verdicts import shared_seeds
@@ -130,6 +131,13 @@ def _curves(axes: "Axes", figure: Figure, summary: Summary) -> bool:
     A dagger marks rows with runs of an earlier config, as on the page.
     """
     drawn = False
+    every = [record for row in figure.rows for record in _records(summary, row, figure.column)]
+    known = sorted({curve for record in every for curve in record.get("curves", {})})
+    if known and figure.curve not in known:
+        raise TableError(
+            f"{summary.table.file}: the figure {figure.name} plots the curve {figure.curve}, which no "
+            f"finished run of its rows has. {suggest(figure.curve, known)}"
+        )
     for index, row in enumerate(figure.rows):
         name = _words(summary.table.rows[row].label) + (
             "†" if summary.cells[row, figure.column].stale else ""

@@ -27,7 +27,6 @@ from experiments.page.summary import Summary, summarise, view_of
 from experiments.page.verdicts import ENOUGH, Cell, Part, judge, shared_seeds
 from experiments.plan.claims import Claim, ClaimError, value
 from experiments.plan.spec import read_table
-from experiments.plan.table import TABLES
 
 REFERENCE = re.compile(r"\{([^{}]*)\}")
 FORM = re.compile(r"\+?\.\d[f]")
@@ -80,7 +79,7 @@ class References:
             ) from None
 
     def _place(self, reference: str, file: Path | None) -> str:
-        file = file or (TABLES / f"{self.own.table.name}.yaml" if self.own else Path("text"))
+        file = file or (self.own.table.file if self.own else Path("text"))
         lines = file.read_text().splitlines() if file.exists() else []
         return f"{file}:{next((i for i, line in enumerate(lines, 1) if reference in line), 1)}"
 

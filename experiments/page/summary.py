@@ -11,6 +11,7 @@ from statistics import fmean, median
 from typing import Any
 
 from experiments import starts, store
+from experiments.errors import TableError, suggest
 from experiments.fields import is_number
 from experiments.page import repeats
 from experiments.page.intervals import Sample
@@ -75,6 +76,20 @@ class Summary:
                 side[tag] = side.get(tag, 0) + times
         before, after = (sorted(side, key=lambda tag: -side[tag])[:MOST] for side in sides)
         return before, after, counts
+
+    def check_metric(self) -> None:
+        """Refuse a metric that no finished run has.
+
+        Raises:
+            TableError: naming the metrics that resemble it.
+        """
+        names = {self.table.metric_name(record["column"]) for record in self.records}
+        if self.records and all(number(record, name) is None for record in self.records for name in names):
+            known = sorted({name for record in self.records for name in record["metrics"]})
+            raise TableError(
+                f"{self.table.file}: no finished run has the metric {' or '.join(sorted(names))}. "
+                f"{suggest(min(names), known)}"
+            )
 
     @cached_property
     def seconds(self) -> dict[tuple[str, str], float]:

@@ -295,6 +295,16 @@ def notes(summary: Summary) -> list[str]:
     return [filled.fill(note) for note in summary.table.notes]
 
 
+def check_references(summary: Summary) -> None:
+    """Fill in every note, so that a wrong reference is found before runs are.
+
+    Raises:
+        TableError: a reference cannot be read; the message names file and line.
+    """
+    footnotes(summary)
+    notes(summary)
+
+
 def _add(key: str, notes: list[str], marks: dict[str, list[int]], texts: list[str]) -> None:
     for note in filter(None, notes):
         if note not in texts:
@@ -313,7 +323,7 @@ def elsewhere(summary: Summary) -> str:
     cells, every = ({(r["row"], r["column"]) for r in records} for records in (found, summary.records))
     return (
         f"{len(cells)} of {len(every)} cells come from committed records (results/{name}.jsonl), made on "
-        f"{starts.processors_of(found)}. To train some of them here:  make reproduce TABLE={name} ROWS=... "
+        f"{starts.processors_of(found)}. To train some of them here:  {summary.table.command} ROWS=... "
         "VERIFY=1  compares, FRESH=1 replaces."
     )
 

@@ -159,6 +159,17 @@ class Table:
     gains: tuple[Gain, ...] = ()
     sweeps: dict[str, tuple[str, ...]] = field(default_factory=dict)  # the rows of the points of each
     extras: tuple[str, ...] = ()  # what its runs need beside the base, as named in pyproject.toml
+    path: Path | None = None  # of its file, if that is not in conf/tables
+
+    @property
+    def file(self) -> Path:
+        """Where it is written."""
+        return self.path or TABLES / f"{self.name}.yaml"
+
+    @property
+    def command(self) -> str:
+        """What makes it."""
+        return f"make reproduce TABLE={self.path or self.name}"
 
     def bare(self) -> "Table":
         """The rows and columns alone, without what is said of them."""

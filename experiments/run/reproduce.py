@@ -82,6 +82,8 @@ def reproduce(selection: Selection, console: Console) -> int:
     plan = plan_of(selection, console, fetch=True)
     adopt_finished(plan, console.print)
     keep_state(plan)
+    if plan.todo():
+        words.check_references(summarise(plan.table))
     old = replaced(plan, fresh=selection.fresh)
     for run in (run for run in plan.todo() if run.id in old):
         console.print(f"when it is done, {run.name} {escape(old[run.id])}", highlight=False, soft_wrap=True)

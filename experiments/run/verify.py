@@ -63,7 +63,7 @@ def verify(selection: Selection, console: Console, *, dry: bool = False) -> int:
         if not chosen.places:
             raise TableError(
                 f"No selected cell has a record of the current config in results/{table.name}.jsonl, to "
-                f"compare with. Train it with:  make reproduce TABLE={selection.table}"
+                f"compare with. Train it with:  {table.command}"
             )
         if dry:
             show_plan(plan, console, fresh=selection.fresh)

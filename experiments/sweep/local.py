@@ -168,9 +168,17 @@ def _refuse_changed(sweep: Sweep, known: list[Trial]) -> None:
 
 
 def _check_metric(sweep: Sweep, run: Run) -> None:
-    """Refuse a metric that no callback of a run monitors, and that its first validation does not log."""
-    callbacks = run.config["trainer"].get("callbacks") or []
-    monitored = [(callback.get("init_args") or {}).get("monitor") for callback in callbacks]
+    """Refuse a metric that no callback of a run monitors, and that its first validation does not log.
+
+    So is one that a callback monitors and takes for better the other way round.
+    """
+    options = [callback.get("init_args") or {} for callback in run.config["trainer"].get("callbacks") or []]
+    monitored = {given["monitor"]: given.get("mode", "min") for given in options if "monitor" in given}
+    if (mode := monitored.get(sweep.metric, sweep.goal[:3])) != sweep.goal[:3]:
+        raise SweepError(
+            f"{sweep.at('metric.name')}: the goal is to {sweep.goal} {sweep.metric}, and the runs' own "
+            f"callbacks have mode {mode} for it. Write  goal: {mode}imize"
+        )
     if sweep.metric not in monitored and (names := probe.logged(run.config)) and sweep.metric not in names:
         raise SweepError(trials.not_logged(sweep, names))
 
