@@ -40,16 +40,16 @@ def advise(parser: Parser, message: str, files: list[str]) -> str:
         if classes := _classes(message, found):
             return _no_argument(classes[-1], (found[1] or found[2]).split(".")[0], message, files)
         if found[1]:
-            return f"Unknown key {found[1]}. {suggest(found[1], _keys(parser))}"
+            return _unknown(parser, found[1])
     if found := re.search(r"[Uu]nrecognized arguments: *(\S+)", message):
         option = found[1].split("=")[0]
         if option in OTHERWISE:
             return f"Unknown option {option}: {OTHERWISE[option]}"
         return f"Unknown option {found[1]}. {suggest(option, _options(parser))}"
     if found := re.search(r"[Kk]ey '?\"?([\w.]+)'?\"? is not (?:expected|accepted)", message):
-        return f"Unknown key {found[1]}. {suggest(found[1], _keys(parser))}"
+        return _unknown(parser, found[1])
     if found := re.search(r"Group '([\w.]+)' does not accept option '([\w.]+)'", message):
-        return f"Unknown key {found[1]}.{found[2]}. {suggest(f'{found[1]}.{found[2]}', _keys(parser))}"
+        return _unknown(parser, f"{found[1]}.{found[2]}")
     if found := re.search(r"a callable class: module '([\w.]+)' has no attribute '(\w+)'", message):
         near = suggest(found[2], _functions(found[1]))
         return f"There is no function {found[1]}.{found[2]}{_place(message)}. {near}"
@@ -204,8 +204,15 @@ def _place(message: str) -> str:
     return f" (at {'.'.join(keys)})" if keys else ""
 
 
-def _keys(parser: Parser) -> list[str]:
-    return [a.dest for a in parser._actions if a.dest not in ("help", "print_config")]
+def _unknown(parser: Parser, key: str) -> str:
+    """A sentence on a key: what it resembles as a whole, or else in its first part."""
+    dests = [a.dest for a in parser._actions if a.dest not in ("help", "print_config")]
+    keys = [dest for dest in dests if not dest.endswith(".help")]
+    tops = {dest.partition(".")[0] for dest in keys}
+    top = key.partition(".")[0]
+    whole = suggest(key, keys)
+    near = whole if top in tops or whole.startswith("Did") else suggest(top, sorted(tops))
+    return f"Unknown key {key}. {near}"
 
 
 def _options(parser: Parser) -> list[str]:
