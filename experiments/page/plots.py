@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from experiments import store
-from experiments.errors import TableError, suggest
+from experiments.errors import suggest
 from experiments.page import masks
 from experiments.page.summary import Summary, number
 from experiments.page.verdicts import shared_seeds
@@ -29,6 +29,20 @@ RULES = ("--", ":", "-.")
 def draw(summary: Summary) -> list[Path]:
     """Draw the figures of a table that have finished runs; return the files."""
     return [path for figure in summary.table.figures for path in draw_one(figure, summary)]
+
+
+def without_curve(summary: Summary) -> list[str]:
+    """A sentence for each figure whose curve no finished run of its rows has."""
+    said = []
+    for figure in (figure for figure in summary.table.figures if figure.kind == "curves"):
+        runs = [record for row in figure.rows for record in _records(summary, row, figure.column)]
+        known = sorted({curve for record in runs for curve in record.get("curves", {})})
+        if known and figure.curve not in known:
+            said.append(
+                f"{summary.table.file}: the figure {figure.name} is not drawn: no finished run of its rows "
+                f"has the curve {figure.curve}. {suggest(figure.curve, known)}"
+            )
+    return said
 
 
 def figure_file(table: str, figure: str, kind: str) -> Path:
@@ -131,13 +145,6 @@ def _curves(axes: "Axes", figure: Figure, summary: Summary) -> bool:
     A dagger marks rows with runs of an earlier config, as on the page.
     """
     drawn = False
-    every = [record for row in figure.rows for record in _records(summary, row, figure.column)]
-    known = sorted({curve for record in every for curve in record.get("curves", {})})
-    if known and figure.curve not in known:
-        raise TableError(
-            f"{summary.table.file}: the figure {figure.name} plots the curve {figure.curve}, which no "
-            f"finished run of its rows has. {suggest(figure.curve, known)}"
-        )
     for index, row in enumerate(figure.rows):
         name = _words(summary.table.rows[row].label) + (
             "†" if summary.cells[row, figure.column].stale else ""

@@ -153,7 +153,7 @@ def _unseen(table: Table, records: list[store.Record]) -> list[Table]:
     names = {c: table.metric_name(c).replace("test/", "test_unseen/", 1) for c in tested}
     run = {r["column"] for r in records}
     told = {r["column"] for r in records if names.get(r["column"]) in r["metrics"]}
-    if table.metric.in_points:  # speeds have no such twin
+    if told and table.metric.in_points:  # speeds have no such twin
         told |= {c for c in run & names.keys() if repeats.note(table.columns[c])}
     columns = {c: replace(column, metric=names[c]) for c, column in table.columns.items() if c in told}
     title = "The same without test examples whose inputs are training inputs"
