@@ -145,7 +145,7 @@ class GaussianPotentials:
 
     @property
     def pairwise_unit(self) -> Factor:
-        """The norm(W) of a K with mean 1 / 2N; norm(W) = 1 would need a ridge of order N.   [eq. 20]"""
+        """The norm(W) of a K with mean 1 / 2N; norm(W) = 1 would need a ridge of order N.   [eqs. 20, 21]"""
         labels = self.unary.shape[-1]
         return 0.5 * (labels - 1) / (labels * self.num_positions())
 

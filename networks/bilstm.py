@@ -20,7 +20,8 @@ class BiLSTM(Features):
     sequences. On the CPU small batches of sentences take half to three quarters of the time of packed ones,
     large batches about the same.
 
-    Dropout is applied to the input of each layer and to the last output.   [InfNet+ code: keep 0.7 on cells]
+    Dropout is applied to the last output, and to the input of each layer, features of words included: the
+    paper says "on all LSTM cells" and no more.   [InfNet+ §6: keep 0.7]
     Weights have torch's initialisation: uniform in +-1/sqrt(H).
 
     On the CPU second derivatives are exact, and faster in `torch.backends.mkldnn.flags(enabled=False)`. The

@@ -69,7 +69,7 @@ class EncodedLabels(nn.Module):
 
 
 class LabelMLP(nn.Module):
-    """One number per label: features times a label matrix without bias.   [SEAL §4.1, T(x) G^T]
+    """One number per label: features times a label matrix without bias.   [SEAL §4, T(x) G^T]
 
     The output is logits in a task-net, and local potentials of the labels in an energy. The label matrix is
     Xavier-uniform, as in the released code.

@@ -62,6 +62,17 @@ def test_a_run_by_hand_leaves_config_curves_and_record(logged: World) -> None:
     assert not Path("wandb").exists()
 
 
+def test_what_lightnings_monitors_log_stands_in_the_row_of_its_epoch(logged: World) -> None:
+    monitor = "pytorch_lightning.callbacks.LearningRateMonitor"
+    every = "trainer: {log_every_n_steps: 1, callbacks+: [{class_path: %s}]}\n" % monitor
+    Path("monitor.yaml").write_text(every)
+    assert scripts.train.main([*TOY, "--config", "monitor.yaml", "--run_dir", "runs/mine"]) == 0
+    found = Logged(Path("runs/mine"))
+    assert_holds(Path("runs/mine"), found)
+    (rate,) = {name for row in found.of("history") for name in row["item"] if name.startswith("lr-")}
+    assert found.rows(rate).keys() == found.rows("val/example_f1").keys()
+
+
 def test_the_training_curves_of_a_scheme_are_there_with_an_axis_of_their_own(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

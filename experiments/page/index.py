@@ -63,7 +63,7 @@ One finished run each, drawn by `scripts.figures.interactions`. The `.json` besi
 
 - [pairs of tags](interactions_tags.png): implicit CD on tweets, beside how often tags follow each other
 - [pairs of labels](interactions_labels.png): implicit CD on Bibtex, beside the correlation of labels
-- [labels of a taxonomy](interactions_gradient.png): SEAL-dynamic NCE on Expr-FUN
+- [labels of a taxonomy](interactions_gradient.png): DVN on Expr-FUN
 """
 
 

@@ -38,6 +38,7 @@ class RunLogger(WandbLogger):
         self.offline = offline and not agent.trial()
         super().__init__(save_dir=folder, project=project, offline=self.offline, entity=entity, tags=tags)
         self._wandb_init.pop("anonymous", None)  # Lightning passes it on, W&B warns of it
+        self._running = 0  # epoch
 
     @rank_zero_only
     def begin(self, facts: dict[str, Any], config: dict[str, Any], rows: Rows) -> None:
@@ -69,8 +70,13 @@ class RunLogger(WandbLogger):
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """Add to the row of an epoch, unless W&B has later ones: a resumed run repeats epochs."""
-        epoch = int(metrics["epoch"])
+        """Add to the row of an epoch, unless W&B has later ones: a resumed run repeats epochs.
+
+        What Lightning's monitors log themselves names no epoch: it belongs to the one that is running.
+        """
+        epoch = int(metrics.get("epoch", self._running))
+        if "epoch" in metrics:
+            self._running = epoch + 1
         if epoch >= self.experiment.step:
             self.experiment.log(dict(metrics), step=epoch)
 

@@ -1,4 +1,4 @@
-"""Bilevel training: the hypergradient of an energy at the minimum of a task-net.   [Implicit §3]"""
+"""Bilevel training: the hypergradient of an energy at the minimum of a task-net.   [Implicit §4]"""
 
 from inference.bilevel.differences import FiniteDifference, ForwardDifference
 from inference.bilevel.dual import Dual

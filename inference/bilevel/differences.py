@@ -13,7 +13,7 @@ from losses.amounts import above_zero
 
 @dataclass(frozen=True)
 class FiniteDifference(Products):
-    """Central differences of gradients; no second derivatives needed.   [Implicit §3; DARTS §2.3]
+    """Central differences of gradients; no second derivatives needed.   [Implicit §4; DARTS §2.3]
 
     H z ~ [grad_theta inner(theta + eps z) - grad_theta inner(theta - eps z)] / 2 eps, eps = `step` / |z|; the
     cross term is analogous. Both sides use the same dropout masks and noise. theta is restored exactly from a

@@ -1,4 +1,4 @@
-"""The gradient of the energy's loss through the minimum of the task-net's loss.   [Implicit §3]
+"""The gradient of the energy's loss through the minimum of the task-net's loss.   [Implicit §4]
 
 theta, the task-net, minimises inner(theta, phi); phi, the energy, minimises outer(theta*(phi), phi). By the
 implicit function theorem
@@ -186,7 +186,7 @@ class Solver(ABC):
 
 @dataclass(frozen=True)
 class Neumann(Solver):
-    """A power series of K = `terms` products: w = (1/c) sum_{i<=K} (I - H/c)^i v.   [Implicit §3, appendix]
+    """A power series of K = `terms` products: w = (1/c) sum_{i<=K} (I - H/c)^i v.   [Implicit §4, appendix]
 
     z_0 = a_0 = v;  z_{i+1} = z_i - H z_i / c;  a_{i+1} = a_i + z_{i+1};  w = a_K / c, with the divisor c and
     the damping in H. It ends before a term that is longer than the one before it; see `linear.neumann`, the

@@ -1,4 +1,4 @@
-"""Solvers of w = (H + damping I)^-1 v from products H z, other than the Neumann series.   [Implicit §3]"""
+"""Solvers of w = (H + damping I)^-1 v from products H z, other than the Neumann series.   [Implicit §4]"""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -14,7 +14,7 @@ from networks.sizes import at_least
 
 @dataclass(frozen=True)
 class Dropped(Solver):
-    """No implicit term: the explicit gradient alone, as in InfNet+.   [Implicit §3, last paragraph]"""
+    """No implicit term: the explicit gradient alone, as in InfNet+.   [Implicit §4, bi-level interpretation]"""
 
     uses_hessian: ClassVar[bool] = False
 
