@@ -64,8 +64,8 @@ def test_a_run_by_hand_leaves_config_curves_and_record(logged: World) -> None:
 
 def test_what_lightnings_monitors_log_stands_in_the_row_of_its_epoch(logged: World) -> None:
     monitor = "pytorch_lightning.callbacks.LearningRateMonitor"
-    every = "trainer: {log_every_n_steps: 1, callbacks+: [{class_path: %s}]}\n" % monitor
-    Path("monitor.yaml").write_text(every)
+    trainer = {"log_every_n_steps": 1, "callbacks+": [{"class_path": monitor}]}
+    Path("monitor.yaml").write_text(yaml.safe_dump({"trainer": trainer}))
     assert scripts.train.main([*TOY, "--config", "monitor.yaml", "--run_dir", "runs/mine"]) == 0
     found = Logged(Path("runs/mine"))
     assert_holds(Path("runs/mine"), found)

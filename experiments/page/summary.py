@@ -84,8 +84,8 @@ class Summary:
             TableError: naming the metrics that resemble it.
         """
         names = {self.table.metric_name(record["column"]) for record in self.records}
-        if self.records and all(number(record, name) is None for record in self.records for name in names):
-            known = sorted({name for record in self.records for name in record["metrics"]})
+        known = sorted({name for record in self.records for name in record["metrics"]})
+        if known and all(number(record, name) is None for record in self.records for name in names):
             raise TableError(
                 f"{self.table.file}: no finished run has the metric {' or '.join(sorted(names))}. "
                 f"{suggest(min(names), known)}"

@@ -14,7 +14,7 @@ from networks.sizes import at_least
 
 @dataclass(frozen=True)
 class Dropped(Solver):
-    """No implicit term: the explicit gradient alone, as in InfNet+.   [Implicit §4, bi-level interpretation]"""
+    """No implicit term: the explicit gradient alone, as in InfNet+.   [Implicit §4, bi-level view]"""
 
     uses_hessian: ClassVar[bool] = False
 

@@ -173,8 +173,8 @@ def log_determinant(a: Float[Tensor, "B N D"], ridge: Factor, labels: int) -> Fl
 class Solved(torch.autograd.Function):
     """The solution, with gradients of any order by further solves.   [Scaling eq. 15]
 
-    g = dL/dU solves the same system for dL/ds; dL/dA = -sum_m (g_m r_m^T A + r_m g_m^T A), with r_m the sum of
-    s over all labels but m.
+    g = dL/dU solves the same system for dL/ds; dL/dA = -sum_m (g_m r_m^T A + r_m g_m^T A), with r_m the sum
+    of s over all labels but m.
     """
 
     @staticmethod
