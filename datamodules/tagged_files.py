@@ -98,8 +98,8 @@ class TaggedFiles(TaggedSentences):
             self.wanted = f"--data.tags '[{told}]' "
             if other := [tag for tag in self.names if not TAG.fullmatch(tag)]:
                 self.remark = (
-                    f"{quoted(other[0])} is no tag of a span, as B-NP is: such tags take "
-                    "conf/data/own_tagged.yaml, not own_spans.yaml. "
+                    f"Tags such as {quoted(other[0])} are no spans, as B-NP is: conf/data/own_spans.yaml "
+                    "does not take them. "
                 )
         return parts
 

@@ -254,7 +254,7 @@ class TagSequences(AnswerSpace):
 
     def cost(self, guess: Tensor, y: Tensor) -> Tensor:
         if self.reduction == "sum":
-            return 2 * (self.real.sum(-1) - (guess * y).sum((-2, -1)))
+            return 2 * (self.real.sum(-1) - self._right(guess, y))
         return 1 - self.quality(guess, y)
 
     def tag_costs(self, y: Tensor) -> Tensor:
@@ -262,7 +262,7 @@ class TagSequences(AnswerSpace):
         return 2 * wrong if self.reduction == "sum" else wrong / self._length().view(-1, 1, 1)
 
     def quality(self, guess: Tensor, y: Tensor) -> Tensor:
-        right = (guess * y).sum((-2, -1))
+        right = self._right(guess, y)
         return torch.where(self.real.any(-1), right / self._length(), torch.ones_like(right))
 
     def project(self, y: Tensor) -> Tensor:
@@ -279,6 +279,10 @@ class TagSequences(AnswerSpace):
     def random(self, like: Tensor, num_samples: int) -> Tensor:
         weights = like.new_empty(num_samples, *like.shape).exponential_()
         return self._hide(weights / weights.sum(-1, keepdim=True))  # uniform on the simplex
+
+    def _right(self, guess: Tensor, y: Tensor) -> Tensor:
+        """The weight of the right tags at real positions."""
+        return (guess * self._hide(y)).sum((-2, -1))
 
     def _hide(self, y: Tensor) -> Tensor:
         return y * self.real.unsqueeze(-1)

@@ -202,6 +202,11 @@ class Searched(InferenceNetworks):
     def forward(self, x: Inputs, y: Tensor, relax: Relax, roles: Collection[Role]) -> dict[Role, Tensor]:
         return {"test": self.net(x)} if "test" in roles else {}
 
+    @abstractmethod
+    def searched(
+        self, energy: ConditionedEnergy, space: AnswerSpace, y: Tensor, logits: dict[Role, Tensor]
+    ) -> dict[Role, Tensor]: ...
+
     def predict(self, x: Inputs) -> Tensor:
         return self.net(x)
 

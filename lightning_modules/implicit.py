@@ -151,9 +151,7 @@ class Implicit(TaskNetScheme):
 
     def hypergradient(self, batch: Batch) -> Tensor:
         """Leave grad_phi outer - grad_phi <w, grad_theta inner> in the energy; the outer loss.   [eq. 4]"""
-        theta, phi = self.part["task"].learned, self.part["energy"].learned
-        for p in theta:
-            p.requires_grad_(True)
+        phi = self.part["energy"].learned
         reduce = mean_over_processes if world_size() > 1 else None
         found = self.outer_step(
             partial(self.problem, batch, self.taught(batch)), self.steps["energy"] - 1, reduce

@@ -3,6 +3,7 @@
 Run by `make check` as `python -m scripts.check_conf`. Comments, empty lines and indentation do not count.
 """
 
+import argparse
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -47,8 +48,12 @@ def _length(one: list[Line], other: list[Line]) -> int:
 
 def main(arguments: list[str] | None = None) -> int:
     """Print repeated blocks; return the exit code."""
-    given = sys.argv[1:] if arguments is None else arguments
-    if problems := [*repeated(Path(given[0]) if given else Path())]:
+    parser = argparse.ArgumentParser(prog="python -m scripts.check_conf", description=__doc__.splitlines()[0])
+    parser.add_argument("root", nargs="?", type=Path, default=Path(), help="the repository (default: here)")
+    root = parser.parse_args(arguments).root
+    if not (root / "conf").is_dir():
+        parser.error(f"{root} has no folder conf.")
+    if problems := [*repeated(root)]:
         print(*problems, sep="\n", file=sys.stderr)
         return 1
     print("No block of conf/ is in two files.")

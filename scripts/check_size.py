@@ -60,7 +60,7 @@ def too_full(root: Path) -> list[str]:
 
 def main(arguments: list[str] | None = None) -> int:
     """Print what is too long (or the medians, when nothing is) and return the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m scripts.check_size", description=__doc__.splitlines()[0])
     parser.add_argument("root", nargs="?", type=Path, default=Path(), help="the repository (default: here)")
     root = parser.parse_args(arguments).root
     problems, files, lengths = too_full(root), [], []

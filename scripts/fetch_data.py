@@ -21,8 +21,9 @@ STYLE = {"present": "green", "mirror": "green", "downloadable": "yellow", "missi
 
 def main(arguments: list[str] | None = None) -> int:
     """Fetch or list; return 0 if all requested sets are here."""
+    form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m scripts.fetch_data", description=__doc__, formatter_class=form
     )
     parser.add_argument("names", nargs="*", metavar="name", help="data sets; default: all downloadable")
     parser.add_argument(

@@ -62,7 +62,8 @@ def main(arguments: list[str] | None = None, console: Console | None = None) -> 
 def _parser() -> Options:
     """The options."""
     parser = Options("python -m scripts.reproduce", __doc__)
-    parser.add_argument("table", help="a file of conf/tables, without .yaml")
+    named = "a file of conf/tables, without .yaml, or the path of one; with --collect also a sweep"
+    parser.add_argument("table", help=named)
     parser.add_argument("--rows", help="only these rows, such as ce,dynamic_nce")
     parser.add_argument("--columns", help="only these columns")
     parser.add_argument("--seeds", help="these seeds instead of the table's, such as 0,1,2")

@@ -143,6 +143,8 @@ def test_padding_changes_no_loss(criterion: Criterion) -> None:
     for b, length in enumerate(MASK.sum(-1).tolist()):
         alone = ChainPotentials(p.unary[b : b + 1, :length], p.pairwise)
         torch.testing.assert_close(criterion.loss(alone, y[b : b + 1, :length]), whole[b : b + 1])
+    tagged = torch.where(MASK.unsqueeze(-1), y, torch.eye(3).double()[0])  # padding with a tag of its own
+    torch.testing.assert_close(criterion.loss(p, tagged), whole, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("criterion", CRITERIA, ids=name)

@@ -50,6 +50,21 @@ def test_every_option_of_a_data_module_has_its_help(kind: str) -> None:
     assert options and not without
 
 
+def test_every_command_reads_its_options_and_names_itself_as_it_is_typed() -> None:
+    texts = {
+        ".".join(at.with_suffix("").parts): (ROOT / at).read_text() for at in committed("scripts/**/*.py")
+    }
+    commands = {name: text for name, text in texts.items() if '\nif __name__ == "__main__":' in text}
+    assert len(commands) > 25
+    named = {
+        name: f'"python -m {name}"' in text or "alone(main, __doc__)" in text
+        for name, text in commands.items()
+    }
+    assert [name for name, found in named.items() if not found] == [
+        "scripts.train"
+    ]  # LightningCLI reads its options
+
+
 @pytest.mark.parametrize("script", ["train", "reproduce"])
 def test_help_comes_without_torch(root: Path, script: str) -> None:
     said = f"from scripts.{script} import main\ntry: main(['--help'])\n"

@@ -121,6 +121,11 @@ def test_padding_changes_nothing() -> None:
     torch.testing.assert_close(space.relax(noisy), space.relax(logits))
     torch.testing.assert_close(space.supervise(noisy, y), space.supervise(logits, y))
     torch.testing.assert_close(space.log_prob(noisy, y), space.log_prob(logits, y))
+    tagged = torch.where(MASK.unsqueeze(-1), y, torch.eye(y.shape[-1]).double()[0])
+    guess = space.sample(logits, 4)
+    for of in (space.quality, space.cost, TagSequences(y.shape[-1], reduction="sum").over(MASK).cost):
+        torch.testing.assert_close(of(tagged, tagged), of(y, y))
+        torch.testing.assert_close(of(guess, tagged), of(guess, y))
 
 
 def test_log_prob_has_the_floor_of_binary_cross_entropy() -> None:

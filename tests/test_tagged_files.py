@@ -111,8 +111,8 @@ def test_tags_that_are_no_spans_are_told_at_once(tag: str, warned: bool, tmp_pat
     words.write_text("ann 1 0\nsees 0 1\n")
     with pytest.raises(DataMismatch) as error:
         TaggedFiles(train=str(sentences), vectors=str(words), num_dims=2)
-    says = f"'{tag}' is no tag of a span, as B-NP is: such tags take conf/data/own_tagged.yaml, not own_spans"
-    assert (says in str(error.value)) is warned and warned is ("own_tagged" in str(error.value))
+    says = f"Tags such as '{tag}' are no spans, as B-NP is: conf/data/own_spans.yaml does not take them. "
+    assert (says in str(error.value)) is warned and warned is ("own_spans" in str(error.value))
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,8 @@
 `inference.chain.reference` defines log Z, marginals and the best answer; `inference.chain` computes them on
 the fastest path.
 
-Shapes: B examples, T positions, S tags. y is one-hot, (B, T, S), all zero at masked positions.
+Shapes: B examples, T positions, S tags. y is one-hot, (B, T, S); what it says at masked positions of the
+potentials counts in no loss.
 """
 
 import warnings
@@ -47,7 +48,7 @@ class MarginalCrossEntropy(Criterion[ChainPotentials]):
     """Loss: mean over positions of -log p_t(gold_t). Prediction: the marginals p.   [Scaling eq. 5]"""
 
     def loss(self, p: ChainPotentials, y: Tags) -> Rows:
-        return gold_checked(self.unchecked(p, y), p, y.argmax(-1))
+        return gold_checked(self.unchecked(p, real(p, y)), p, y.argmax(-1))
 
     def unchecked(self, p: ChainPotentials, y: Tags) -> Rows:
         """The loss, infinite where gold tags are forbidden."""
@@ -73,7 +74,7 @@ class StructuredSVM(Criterion[ChainPotentials]):
     """Loss: structured hinge with Hamming cost. Prediction: the best answer.   [Scaling eqs. 7, 8]"""
 
     def loss(self, p: ChainPotentials, y: Tags) -> Rows:
-        cost, gold = hamming(y.to(p.state)), y.argmax(-1)
+        cost, gold = hamming(real(p, y).to(p.state)), y.argmax(-1)
         with torch.no_grad():
             worst = chain.loss_augmented(p, cost).tags
         price = cost.gather(-1, worst.unsqueeze(-1)).squeeze(-1).sum(-1)
@@ -93,7 +94,7 @@ class MeanFieldCrossEntropy(Criterion[ChainPotentials]):
     search: MeanField = MeanField()  # noqa: RUF009  (frozen)
 
     def loss(self, p: ChainPotentials, y: Tags) -> Rows:
-        return log_cross_entropy(self.search.scores(p), y)
+        return log_cross_entropy(self.search.scores(p), real(p, y))
 
     def predict(self, p: ChainPotentials) -> Tags:
         found = self.search(p)
@@ -106,8 +107,13 @@ class MeanFieldCrossEntropy(Criterion[ChainPotentials]):
         return found.y
 
 
+def real(p: ChainPotentials, y: Tags) -> Tags:
+    """y, 0 at masked positions."""
+    return y if p.mask is None else y * p.mask.unsqueeze(-1)
+
+
 def gold_probability(marginals: Tags, y: Tags) -> Float[Tensor, "B T"]:
-    """p_t(gold_t), and 1 at masked positions."""
+    """p_t(gold_t), and 1 where y is 0."""
     return (marginals * y).sum(-1) + (1 - y.sum(-1))
 
 
@@ -157,5 +163,4 @@ def _in_logs(p: ChainPotentials, y: Tags) -> Rows:
 
 def best(p: ChainPotentials) -> Tags:
     """The best answer, one-hot, 0 at masked positions."""
-    tags = F.one_hot(chain.viterbi(p).tags, p.unary.shape[-1]).to(p.state)
-    return tags if p.mask is None else tags * p.mask.unsqueeze(-1)
+    return real(p, F.one_hot(chain.viterbi(p).tags, p.unary.shape[-1]).to(p.state))

@@ -8,6 +8,7 @@ thread. The encoder is MiniLM, six layers; the two upper ones train, or none.
 
 import csv
 import io
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -26,6 +27,7 @@ from datamodules.text.tokens import Pieces, pieces_of
 from networks.inputs import Inputs
 from networks.transformer import Encoder
 from networks.transformer.encoder import Trained
+from scripts.options import alone
 
 MINI = "sentence-transformers/all-MiniLM-L6-v2"
 STORIES, BATCH, LONGEST = 120, 16, 256
@@ -138,4 +140,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(alone(main, __doc__))

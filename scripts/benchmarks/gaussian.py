@@ -186,7 +186,9 @@ def by_size(device: str) -> None:
 
 def main() -> None:
     """Check, time, print."""
-    parser = argparse.ArgumentParser(description="Time the mode of a Gaussian field.")
+    parser = argparse.ArgumentParser(
+        prog="python -m scripts.benchmarks.gaussian", description="Time the mode of a Gaussian field."
+    )
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     device = parser.parse_args().device
     torch.set_num_threads(1)

@@ -7,6 +7,7 @@ scores times 0, so their network is differentiated too. Random pictures of 32 x 
 of four, CPU time, one thread.
 """
 
+import sys
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -26,6 +27,7 @@ from lightning_modules.crf_scaled import CRFScaled
 from lightning_modules.cross_entropy import CrossEntropy
 from lightning_modules.metrics.masks import MaskScores
 from networks.unet import UNet
+from scripts.options import alone
 from scripts.peers.bare import trainer
 from scripts.peers.timing import show, side_by_side
 
@@ -96,4 +98,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(alone(main, __doc__))

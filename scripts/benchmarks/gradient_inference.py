@@ -7,6 +7,7 @@ searches are over the energies of SEAL's DVN rows. Autograd through the whole en
 again at every step, as the released code does.
 """
 
+import sys
 from collections.abc import Callable
 from functools import partial
 
@@ -21,6 +22,7 @@ from inference.gradient import Blank, GradientInference, composed
 from inference.guesses import GuessContext
 from losses.objectives import Objective, Regression
 from networks.mlp import LabelMLP
+from scripts.options import alone
 from scripts.peers.timing import show, side_by_side
 
 SIZES = [(159, 16), (159, 200), (983, 200), (3993, 200), (3993, 300)]  # labels, patterns
@@ -143,4 +145,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(alone(main, __doc__))

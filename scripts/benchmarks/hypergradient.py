@@ -253,7 +253,9 @@ def tagging() -> dict[str, Callable[[], list[Tensor]]]:
 
 def main() -> None:
     """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m scripts.benchmarks.hypergradient", description=__doc__.splitlines()[0]
+    )
     parser.add_argument("--repeats", type=int, default=10, help="calls a round (default: %(default)s)")
     parser.add_argument("--short", action="store_true", help="without the costs by products and by width")
     arguments = parser.parse_args()

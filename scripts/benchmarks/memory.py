@@ -14,6 +14,8 @@ from pathlib import Path
 
 from rich.console import Console
 
+from scripts.options import alone
+
 ROWS, FEATURES, LABELS = 19_348, 5_000, 3_993
 LIMIT = 3 * 1024  # MiB
 
@@ -49,4 +51,4 @@ def _python(*command: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(alone(main, __doc__))

@@ -7,6 +7,7 @@ Parity first: both sides of each comparison return the same. CPU time, one threa
 scripts.benchmarks.gaussian_training.
 """
 
+import sys
 from collections.abc import Callable
 from functools import partial
 
@@ -17,6 +18,7 @@ from energies.masks import MaskEnergy
 from energies.spaces import PixelMasks
 from inference.gradient import Blank, GradientInference
 from networks.fcn import FCN, AveragedCrops, Windows
+from scripts.options import alone
 from scripts.peers.timing import show, side_by_side
 
 PICTURES, SIZE, SIDE, STEPS = 4, 24, 32, 10
@@ -102,4 +104,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(alone(main, __doc__))

@@ -7,6 +7,7 @@ the networks, then one of the energy. Parity first: the scheme and the bare loop
 CPU time, one thread. Last, the speed of each form of A and F.   [InfNet+ Table 2]
 """
 
+import sys
 import warnings
 from collections.abc import Callable
 from copy import deepcopy
@@ -29,6 +30,7 @@ from networks.bilstm import BiLSTM, Tagger
 from networks.inputs import Sequences
 from networks.mlp import StackedHead
 from networks.words import WordFeatures
+from scripts.options import alone
 from scripts.peers.bare import trainer
 from scripts.peers.timing import show, side_by_side
 
@@ -181,4 +183,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(alone(main, __doc__))

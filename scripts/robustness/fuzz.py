@@ -50,8 +50,9 @@ class Tally:
 
 def main(arguments: list[str] | None = None) -> int:
     """Draw cases, feed them, count; or replay a kept case."""
+    form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m scripts.robustness.fuzz", description=__doc__, formatter_class=form
     )
     parser.add_argument("--cases", type=count, default=10_000, help="in all, shared by the targets")
     parser.add_argument("--seed", type=int, default=0)
