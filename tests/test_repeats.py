@@ -80,9 +80,13 @@ def test_a_page_says_how_many_there_are_and_shows_the_scores_without_them(world:
 def test_runs_that_did_not_score_without_them_are_shown_as_not_measured(world: World) -> None:
     store.write(repeats.path(), json.dumps({"toy": {"test": 1200, "inputs": 126, "inputs_and_answers": 2}}))
     known = {"id": "a", "row": "plain", "column": "easy", "seed": 0, "metrics": {"test/example_f1": 0.9}}
-    store.keep("toy", [known | {"seconds": 1, "device": "cpu", "cpu": "a core"}])
-    text = page.markdown(summarise(read_table("toy")))
-    without = text.split("## The same without test examples whose inputs are training inputs")[1]
+    here = {"seconds": 1, "device": "cpu", "cpu": "a core"}
+    store.keep("toy", [known | here])
+    head = "## The same without test examples whose inputs are training inputs"
+    assert head not in page.markdown(summarise(read_table("toy")))  # a table of nothing
+    scored = {"id": "b", "row": "wild", "metrics": {"test/example_f1": 0.9, "test_unseen/example_f1": 0.8}}
+    store.keep("toy", [known | scored | here])
+    without = page.markdown(summarise(read_table("toy"))).split(head)[1]
     assert "| plain | not measured |" in without.split("## Claims")[0] and "Lost" not in without[:100]
 
 
