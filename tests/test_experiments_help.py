@@ -50,7 +50,7 @@ def test_every_option_of_a_data_module_has_its_help(kind: str) -> None:
     assert options and not without
 
 
-def test_every_command_reads_its_options_and_names_itself_as_it_is_typed() -> None:
+def test_every_command_names_itself_as_it_is_typed_or_takes_no_options() -> None:
     texts = {
         ".".join(at.with_suffix("").parts): (ROOT / at).read_text() for at in committed("scripts/**/*.py")
     }

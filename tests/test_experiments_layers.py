@@ -80,6 +80,7 @@ CE, CD = ["scheme/cross_entropy"], ["scheme/implicit", "objective/cd"]
         (CE, "trianer: {max_epochs: 3}", r"Unknown key trianer.max_epochs. Did you mean trainer.max_epochs"),
         (CE, "nett: {init_args: {width: 3}}", r"Unknown key nett"),
         (CE, "modle: {init_args: {noise: 3}}", r"Unknown key modle.init_args.noise. Did you mean model"),
+        (CE, "optimizr: {init_args: {lr: 0.1}}", r"Unknown key optimizr\S*. Did you mean optimizer"),
         (CE, "net: '${features.init_args.widht}'", r"widht\} refers to a key that no file sets: widht"),
         (CE, "", r"No keys in .*layer.yaml"),
     ],

@@ -108,6 +108,10 @@ def test_a_cell_without_runs_is_said_to_have_none() -> None:
         ("seal_mlc/bibtex/ce -", "cannot be read"),
         ("seal_mlc/bibtex/mean(ce)", "is none of"),
         ("seal_mlc/bibtex/verdict(ce > ce_5)", "no claim `ce > ce_5`"),
+        (
+            "seal_mlc/bibtex/ce @ test/exmaple_f1",
+            "no run has the metric 'test/exmaple_f1'. Did you mean test/ex",
+        ),
         ("bibtex/ce", "it names no table"),
         ("ce", "a place is column/row"),
     ],

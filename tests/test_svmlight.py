@@ -37,12 +37,14 @@ def test_a_file_reads_as_in_another_library() -> None:
 
 
 def test_comments_and_a_byte_order_mark_are_no_data() -> None:
-    content = b"\xef\xbb\xbf# made by hand\n0,3 1:0.5 4:2 # the first\n# between\n1 2:-1e-3 5:7\n"
+    content = (
+        b"\xef\xbb\xbf# made by hand\n0,3 1:0.5 4:2 # the \x0cfirst\n\t # between\r\n1 2:-1e-3 5:7\n\n# end\n"
+    )
     table = read_svmlight(content, where="own.svm", num_features=5, num_labels=4)
     x, sets = load_svmlight_file(BytesIO(content[3:]), multilabel=True, n_features=5)
     np.testing.assert_array_equal(table.x.toarray(), x.toarray().astype(np.float32))
     assert [tuple(np.flatnonzero(row)) for row in table.y] == [tuple(map(int, labels)) for labels in sets]
-    with pytest.raises(FormatError, match=r"own\.svm, line 5"):
+    with pytest.raises(FormatError, match=r"own\.svm, line 7"):
         read_svmlight(content + b"9 1:1\n", where="own.svm", num_features=5, num_labels=4)
 
 

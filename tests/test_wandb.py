@@ -62,9 +62,12 @@ def test_a_run_by_hand_leaves_config_curves_and_record(logged: World) -> None:
     assert not Path("wandb").exists()
 
 
-def test_what_lightnings_monitors_log_stands_in_the_row_of_its_epoch(logged: World) -> None:
+@pytest.mark.parametrize("more", [{}, {"val_check_interval": 0.5}])
+def test_what_lightnings_monitors_log_stands_in_the_row_of_its_epoch(
+    logged: World, more: dict[str, float]
+) -> None:
     monitor = "pytorch_lightning.callbacks.LearningRateMonitor"
-    trainer = {"log_every_n_steps": 1, "callbacks+": [{"class_path": monitor}]}
+    trainer = {"log_every_n_steps": 1, "callbacks+": [{"class_path": monitor}], **more}
     Path("monitor.yaml").write_text(yaml.safe_dump({"trainer": trainer}))
     assert scripts.train.main([*TOY, "--config", "monitor.yaml", "--run_dir", "runs/mine"]) == 0
     found = Logged(Path("runs/mine"))

@@ -3,6 +3,8 @@
 Shapes: N rows, D features, L labels.
 """
 
+import re
+
 import numpy as np
 from scipy.sparse import csr_array
 
@@ -21,9 +23,10 @@ def read_svmlight(content: bytes, *, where: str, num_features: int, num_labels: 
         FormatError: no row; or a line has another form, a column or label beyond the given sizes, or columns
             that do not ascend. The message names the line.
     """
-    text = content.decode("utf-8-sig", errors="replace").splitlines()
-    last = max((number for number, line in enumerate(text, 1) if line.strip()), default=0)
-    lines = {n: line for n, line in enumerate(text[:last], 1) if not line.startswith("#")}
+    text = re.split(r"\r?\n", content.decode("utf-8-sig", errors="replace"))
+    lines = {n: line for n, line in enumerate(text, 1) if not line.lstrip().startswith("#")}
+    last = max((n for n, line in lines.items() if line.strip()), default=0)
+    lines = {n: line for n, line in lines.items() if n <= last}
     if not lines:
         raise FormatError(f"{where} has no row. Give a file with rows of labels and column:value.")
     y = np.zeros((len(lines), num_labels), np.uint8)

@@ -66,7 +66,7 @@ def submit_table(selection: Selection, cluster: Cluster, console: Console) -> in
             jobs |= array.jobs(job)
             console.print(f"job {job}: {len(runs)} runs, {array.folder}/job.sh", highlight=False)
     render(plan.table, console)
-    name = plan.table.name
+    name = plan.table.path or plan.table.name
     said = f"{len(left)} runs submitted" if left else _nothing(plan, jobs)
     console.print(
         f"{said}. `make status TABLE={name}` shows the queue, `make table TABLE={name}` what is done.",

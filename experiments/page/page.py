@@ -41,13 +41,12 @@ def render(table: Table, console: Console) -> Summary:
     """Print a table and write its page.
 
     Raises:
-        TableError: a name in the table, of a metric or a reference, is unknown.
+        TableError: a reference in a note cannot be read.
     """
     summary = summarise(table, read_state(table.name))
-    summary.check_metric()
     show(summary, console)
     plots.draw(summary)
-    for line in plots.without_curve(summary):
+    for line in (*summary.without_metric(), *plots.without_curve(summary)):
         console.print(line, style="yellow", highlight=False, markup=False, soft_wrap=True)
     path = page_file(table.name)
     text = markdown(summary)

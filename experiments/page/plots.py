@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from experiments import store
-from experiments.errors import suggest
 from experiments.page import masks
 from experiments.page.summary import Summary, number
 from experiments.page.verdicts import shared_seeds
@@ -40,7 +39,7 @@ def without_curve(summary: Summary) -> list[str]:
         if known and figure.curve not in known:
             said.append(
                 f"{summary.table.file}: the figure {figure.name} is not drawn: no finished run of its rows "
-                f"has the curve {figure.curve}. {suggest(figure.curve, known)}"
+                f"has the curve {figure.curve}. They have {', '.join(known)}."
             )
     return said
 

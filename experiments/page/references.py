@@ -23,7 +23,7 @@ from typing import TypeVar
 from experiments import store
 from experiments.errors import TableError, suggest
 from experiments.page.state import read_state
-from experiments.page.summary import Summary, summarise, view_of
+from experiments.page.summary import Summary, number, summarise, view_of
 from experiments.page.verdicts import ENOUGH, Cell, Part, judge, shared_seeds
 from experiments.plan.claims import Claim, ClaimError, value
 from experiments.plan.spec import read_table
@@ -114,6 +114,7 @@ class References:
         if not name:
             return summary
         if (table.name, name) not in self._views:
+            self._check_metric(summary, name)
             known = {v.table.metric.name: v.table.metric for v in (*summary.measures, *summary.scores)}
             scale = table.metric.scale if name.startswith(("test/", "val")) else 1.0
             own = {c: table.metric_name(c).replace("test/", "val/", 1) for c in table.columns}
@@ -129,6 +130,14 @@ class References:
             )
             self._views[table.name, name] = view_of(other, {}, store.Records(summary.records))
         return self._views[table.name, name]
+
+    def _check_metric(self, summary: Summary, name: str) -> None:
+        """Refuse a metric that resembles those of the runs and is none."""
+        if name == "val" or any(number(record, name) is not None for record in summary.records):
+            return
+        near = suggest(name, sorted({known for record in summary.records for known in record["metrics"]}))
+        if near.startswith("Did"):
+            raise _Fault(f"no run has the metric {name!r}. {near}".rstrip("."))
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from statistics import fmean, median
 from typing import Any
 
 from experiments import starts, store
-from experiments.errors import TableError, suggest
+from experiments.errors import suggest
 from experiments.fields import is_number
 from experiments.page import repeats
 from experiments.page.intervals import Sample
@@ -77,19 +77,19 @@ class Summary:
         before, after = (sorted(side, key=lambda tag: -side[tag])[:MOST] for side in sides)
         return before, after, counts
 
-    def check_metric(self) -> None:
-        """Refuse a metric that no finished run has.
-
-        Raises:
-            TableError: naming the metrics that resemble it.
-        """
-        names = {self.table.metric_name(record["column"]) for record in self.records}
+    def without_metric(self) -> list[str]:
+        """A sentence for each metric that no finished run of its columns has."""
         known = sorted({name for record in self.records for name in record["metrics"]})
-        if known and all(number(record, name) is None for record in self.records for name in names):
-            raise TableError(
-                f"{self.table.file}: no finished run has the metric {' or '.join(sorted(names))}. "
-                f"{suggest(min(names), known)}"
-            )
+        there: dict[str, bool] = {}
+        for record in self.records:
+            name = self.table.metric_name(record["column"])
+            told = name in record["metrics"] or number(record, name) is not None
+            there[name] = there.get(name, False) or told
+        return [
+            f"{self.table.file}: no finished run has the metric {name}. {suggest(name, known)}"
+            for name, found in there.items()
+            if known and not found
+        ]
 
     @cached_property
     def seconds(self) -> dict[tuple[str, str], float]:

@@ -4,7 +4,7 @@ import importlib
 import inspect
 import re
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,25 +31,27 @@ FITTING = {
 }
 NOISE = ("Does not validate", "Subtypes:", "Errors:", "Given value", "Expected a <class 'NoneType'>")
 
+NO_KEYS = ("help", "config", "print_config", "print_shtab")  # options that no file sets
+
 Parser = Any  # jsonargparse's, which this file does not import
 
 
-def advise(parser: Parser, message: str, files: list[str]) -> str:
-    """One message: what is wrong, where, what was probably meant."""
+def advise(parser: Parser, message: str, files: list[str], parts: Iterable[str] = ()) -> str:
+    """One message: what is wrong, where, what was probably meant; `parts` are those that files refer to."""
     if found := re.search(r"Option '([\w.]+)' is not accepted|unrecognized arguments: *--([\w.]+)", message):
         if classes := _classes(message, found):
             return _no_argument(classes[-1], (found[1] or found[2]).split(".")[0], message, files)
         if found[1]:
-            return _unknown(parser, found[1])
+            return _unknown(parser, found[1], parts)
     if found := re.search(r"[Uu]nrecognized arguments: *(\S+)", message):
         option = found[1].split("=")[0]
         if option in OTHERWISE:
             return f"Unknown option {option}: {OTHERWISE[option]}"
         return f"Unknown option {found[1]}. {suggest(option, _options(parser))}"
     if found := re.search(r"[Kk]ey '?\"?([\w.]+)'?\"? is not (?:expected|accepted)", message):
-        return _unknown(parser, found[1])
+        return _unknown(parser, found[1], parts)
     if found := re.search(r"Group '([\w.]+)' does not accept option '([\w.]+)'", message):
-        return _unknown(parser, f"{found[1]}.{found[2]}")
+        return _unknown(parser, f"{found[1]}.{found[2]}", parts)
     if found := re.search(r"a callable class: module '([\w.]+)' has no attribute '(\w+)'", message):
         near = suggest(found[2], _functions(found[1]))
         return f"There is no function {found[1]}.{found[2]}{_place(message)}. {near}"
@@ -204,15 +206,14 @@ def _place(message: str) -> str:
     return f" (at {'.'.join(keys)})" if keys else ""
 
 
-def _unknown(parser: Parser, key: str) -> str:
+def _unknown(parser: Parser, key: str, parts: Iterable[str]) -> str:
     """A sentence on a key: what it resembles as a whole, or else in its first part."""
-    dests = [a.dest for a in parser._actions if a.dest not in ("help", "print_config")]
-    keys = [dest for dest in dests if not dest.endswith(".help")]
-    tops = {dest.partition(".")[0] for dest in keys}
+    keys = [a.dest for a in parser._actions if a.dest not in NO_KEYS and not a.dest.endswith(".help")]
+    tops = {dest.partition(".")[0] for dest in keys} | {*parts}
     top = key.partition(".")[0]
     whole = suggest(key, keys)
-    near = whole if top in tops or whole.startswith("Did") else suggest(top, sorted(tops))
-    return f"Unknown key {key}. {near}"
+    known = top in tops or ("." in key and whole.startswith("Did"))
+    return f"Unknown key {key}. {whole if known else suggest(top, sorted(tops))}"
 
 
 def _options(parser: Parser) -> list[str]:

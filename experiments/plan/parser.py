@@ -74,7 +74,7 @@ class ConfigCLI(LightningCLI):
         try:
             self.config = parser.parse_args(layers.arguments())
         except (ArgumentError, OmegaConfBaseException) as error:
-            raise ConfigError(advise(parser, str(error), layers.files)) from None
+            raise ConfigError(advise(parser, str(error), layers.files, layers.used)) from None
 
     def resolved(self) -> dict[str, Any]:
         """The whole config, defaults written out, references resolved."""

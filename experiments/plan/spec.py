@@ -109,7 +109,7 @@ class _Reader(Reader):
             notes=tuple(map(str, tree.get("notes", []))),
             tuned=tuned,
             extras=tuple(tree.get("extras", ())),
-            path=None if self.path.parent == TABLES else self.path,
+            path=None if self.path.parent.resolve() == TABLES.resolve() else self.path,
             ratios=tuple(self._ratio(*one, rows) for one in _numbered("ratios", tree)),
             sweeps={name: tuple(of_one) for name, of_one in points.items() if name not in of_one},
             gains=tuple(self._gain(*one, rows) for one in _numbered("gains", tree)),

@@ -45,11 +45,16 @@ class Selection:
 
 
 def plan_of(selection: Selection, console: Console, *, fetch: bool) -> Plan:
-    """Read the table, compose its cells, look up what is done, and what data is not here."""
+    """Read the table, compose its cells, look up what is done, and what data is not here.
+
+    Raises:
+        TableError: the table, a reference in its notes or the selection is wrong.
+    """
     table, logger = read_table(selection.table), read_logger(selection.logger)
     rows = select("row", selection.rows, [r for r, row in table.rows.items() if not row.cited], table.sweeps)
     columns = select("column", selection.columns, table.columns)
     seeds = _seeds(selection, table)
+    words.check_references(summarise(table))
     for warning in store.read_results(table.name).warnings:
         console.print(f"[yellow]{escape(warning)}[/yellow]", highlight=False)
     cells = [layers_of(table, r, c) for r in table.rows for c in columns if table.has(r, c)]
@@ -82,8 +87,6 @@ def reproduce(selection: Selection, console: Console) -> int:
     plan = plan_of(selection, console, fetch=True)
     adopt_finished(plan, console.print)
     keep_state(plan)
-    if plan.todo():
-        words.check_references(summarise(plan.table))
     old = replaced(plan, fresh=selection.fresh)
     for run in (run for run in plan.todo() if run.id in old):
         console.print(f"when it is done, {run.name} {escape(old[run.id])}", highlight=False, soft_wrap=True)

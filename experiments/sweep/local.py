@@ -173,11 +173,13 @@ def _check_metric(sweep: Sweep, run: Run) -> None:
     So is one that a callback monitors and takes for better the other way round.
     """
     options = [callback.get("init_args") or {} for callback in run.config["trainer"].get("callbacks") or []]
-    monitored = {given["monitor"]: given.get("mode", "min") for given in options if "monitor" in given}
-    if (mode := monitored.get(sweep.metric, sweep.goal[:3])) != sweep.goal[:3]:
+    monitored = [given.get("monitor") for given in options]
+    modes = {given.get("mode") for given in options if given.get("monitor") == sweep.metric} & {"min", "max"}
+    if modes and sweep.goal[:3] not in modes:
+        (mode,) = modes
         raise SweepError(
             f"{sweep.at('metric.name')}: the goal is to {sweep.goal} {sweep.metric}, and the runs' own "
-            f"callbacks have mode {mode} for it. Write  goal: {mode}imize"
+            f"callbacks have mode {mode} for it. Write  goal: {mode}imize , or correct their mode."
         )
     if sweep.metric not in monitored and (names := probe.logged(run.config)) and sweep.metric not in names:
         raise SweepError(trials.not_logged(sweep, names))

@@ -38,7 +38,7 @@ class RunLogger(WandbLogger):
         self.offline = offline and not agent.trial()
         super().__init__(save_dir=folder, project=project, offline=self.offline, entity=entity, tags=tags)
         self._wandb_init.pop("anonymous", None)  # Lightning passes it on, W&B warns of it
-        self._running = 0  # epoch
+        self._waiting: dict[str, float] = {}
 
     @rank_zero_only
     def begin(self, facts: dict[str, Any], config: dict[str, Any], rows: Rows) -> None:
@@ -72,13 +72,14 @@ class RunLogger(WandbLogger):
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Add to the row of an epoch, unless W&B has later ones: a resumed run repeats epochs.
 
-        What Lightning's monitors log themselves names no epoch: it belongs to the one that is running.
+        What Lightning's monitors log themselves names no epoch: it waits for the row that comes next.
         """
-        epoch = int(metrics.get("epoch", self._running))
-        if "epoch" in metrics:
-            self._running = epoch + 1
-        if epoch >= self.experiment.step:
-            self.experiment.log(dict(metrics), step=epoch)
+        if "epoch" not in metrics:
+            self._waiting |= metrics
+            return
+        row, self._waiting = self._waiting | metrics, {}
+        if (epoch := int(row["epoch"])) >= self.experiment.step:
+            self.experiment.log(row, step=epoch)
 
     @rank_zero_only
     def end(self, record: store.Record) -> None:
