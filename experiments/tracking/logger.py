@@ -77,7 +77,7 @@ class RunLogger(WandbLogger):
         if "epoch" not in metrics:
             self._waiting |= metrics
             return
-        row, self._waiting = self._waiting | metrics, {}
+        row, self._waiting = {**self._waiting, **metrics}, {}
         if (epoch := int(row["epoch"])) >= self.experiment.step:
             self.experiment.log(row, step=epoch)
 
