@@ -28,7 +28,7 @@ class Potentials(Protocol):
     Attributes:
         unary: U, (B, *positions, S): a score for each of S labels at each position.
         mask: (B, *positions) bool, True is real; None where all are.
-        pairwise_unit: the norm(W) to which a scaling normalises W, and in which it counts norm(U) / norm(W).
+        pairwise_unit: the norm(W) to which a scaling normalises W; norm(W) is divided by it.
         numbers: how many numbers the batch has, those that all examples share left out.
     """
 

@@ -111,7 +111,8 @@ class Offline(GivenAlpha):
 class Regularised(GivenAlpha):
     """The potentials as they are, and a penalty weight (norm(U) / norm(W) - alpha)^2.   [Scaling eq. 21]
 
-    norm(W) counts in `Potentials.pairwise_unit`, as in eq. 20: 1 of a chain, so the equation as printed.
+    norm(W) is divided by `Potentials.pairwise_unit`, as in eq. 20. Of a chain that is 1, and the equation is
+    as printed.
     """
 
     def __init__(self, alpha: float, weight: float) -> None:

@@ -80,15 +80,13 @@ class Summary:
     def without_metric(self) -> list[str]:
         """A sentence for each metric that no finished run of its columns has."""
         known = sorted({name for record in self.records for name in record["metrics"]})
-        there: dict[str, bool] = {}
+        runs: dict[str, list[store.Record]] = {}
         for record in self.records:
-            name = self.table.metric_name(record["column"])
-            told = name in record["metrics"] or number(record, name) is not None
-            there[name] = there.get(name, False) or told
+            runs.setdefault(self.table.metric_name(record["column"]), []).append(record)
         return [
             f"{self.table.file}: no finished run has the metric {name}. {suggest(name, known)}"
-            for name, found in there.items()
-            if known and not found
+            for name, of_name in runs.items()
+            if known and not any(name in r["metrics"] or number(r, name) is not None for r in of_name)
         ]
 
     @cached_property

@@ -227,14 +227,19 @@ def _abstract(class_path: str) -> str:
 
 
 def arguments_of(class_path: str) -> list[str]:
-    """The names of a class's arguments, its parents' among them; none if there is no such class."""
+    """The names of the arguments of a class and of those it passes to its parents; none if there is no class."""
     try:
         module, _, name = class_path.rpartition(".")
         classes = getattr(importlib.import_module(module), name).__mro__
     except (ImportError, AttributeError, ValueError):
         return []
-    names = [p for c in classes if "__init__" in vars(c) for p in inspect.signature(c.__init__).parameters]
-    return [n for n in dict.fromkeys(names) if n not in ("self", "args", "kwargs")]
+    names: list[str] = []
+    for owner in (c for c in classes if "__init__" in vars(c)):
+        taken = inspect.signature(owner.__init__).parameters.values()
+        names += [p.name for p in taken if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+        if all(p.kind is not p.VAR_KEYWORD for p in taken):
+            break
+    return [name for name in dict.fromkeys(names) if name != "self"]
 
 
 def _functions(module: str) -> list[str]:
