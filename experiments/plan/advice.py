@@ -227,7 +227,7 @@ def _abstract(class_path: str) -> str:
 
 
 def arguments_of(class_path: str) -> list[str]:
-    """The names of the arguments of a class and of those it passes to its parents; none if there is no class."""
+    """The names of the arguments of a class, and of those it passes to its parents; none without a class."""
     try:
         module, _, name = class_path.rpartition(".")
         classes = getattr(importlib.import_module(module), name).__mro__
