@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from datamodules.batches import Batch
 from inference.teachers import Teacher
 from lightning_modules.base import Part, TaskNetScheme
+from losses.amounts import not_negative
 from losses.observed import mean
 from networks.sizes import at_least
 
@@ -18,10 +19,12 @@ class CrossEntropy(TaskNetScheme):
     More than one step makes the control for schemes that take as many.
 
     After `warm_up` epochs a `teacher` answers the examples whose truth is not observed: with the task-net's
-    own answers, which is self-training, or with the best of its samples by rules.
+    own answers, which is self-training, or with the best of its samples by rules. Taught answers count as true
+    ones do. With a `taught_weight` w the loss is the mean over true answers plus w times the mean over taught
+    ones.
 
     Raises:
-        ValueError: fewer than 1 step, or fewer than 0 epochs.
+        ValueError: fewer than 1 step, fewer than 0 epochs, or a weight below 0.
     """
 
     def __init__(
@@ -32,14 +35,16 @@ class CrossEntropy(TaskNetScheme):
         task_steps: int = 1,
         teacher: Teacher | None = None,  # None keeps the ids of older runs
         warm_up: int | None = None,
+        taught_weight: float | None = None,
         **scheme: Any,
     ) -> None:
         super().__init__(**scheme)
         at_least(1, task_steps=task_steps)
         at_least(0, warm_up=warm_up or 0)
+        not_negative(taught_weight=taught_weight or 0)
         self.save_hyperparameters()
         self.task_net, self.task_optimizer, self.task_steps = task_net, task_optimizer, task_steps
-        self.teacher, self.warm_up = teacher, warm_up or 0
+        self.teacher, self.warm_up, self.taught_weight = teacher, warm_up or 0, taught_weight
 
     def training_step(self, batch: Batch, index: int) -> None:
         for _ in range(self.task_steps):
@@ -50,7 +55,11 @@ class CrossEntropy(TaskNetScheme):
         logits = self.task_net(batch.inputs)
         teacher = self.teacher if self.current_epoch >= self.warm_up else None
         lesson = self.lesson(teacher, batch, logits)
-        return mean(lesson.answers.supervise(logits, lesson.y), lesson.observed)
+        losses = lesson.answers.supervise(logits, lesson.y)
+        if self.taught_weight is None or lesson.observed is None or batch.observed is None:
+            return mean(losses, lesson.observed)
+        taught = lesson.observed & ~batch.observed
+        return mean(losses, batch.observed) + self.taught_weight * mean(losses, taught)
 
     def parts(self) -> dict[str, Part]:
         learned = self.task_net.parameters()

@@ -12,6 +12,7 @@ from datamodules.batches import Batch, Batches
 from energies.chain import ChainEnergy
 from energies.spaces import LabelSets, TagSequences
 from inference.guesses import Point
+from inference.teachers import OwnAnswer
 from lightning_modules.base import Scheme
 from lightning_modules.crf_scaled import CRFScaled
 from lightning_modules.cross_entropy import CrossEntropy
@@ -54,6 +55,27 @@ def test_the_task_net_minimises_the_energy_as_its_objective_reads_it(
         torch.autograd.grad(found, parameters), torch.autograd.grad(want, parameters), strict=True
     ):
         torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("weight", [None, 0.0, 0.1])
+def test_taught_answers_count_as_much_as_they_are_asked_to(weight: float | None) -> None:
+    """A mean over observed answers plus the weight times one over answers that were taught with confidence."""
+    y = torch.tensor([[1.0, 0, 1], [0, 1, 0], [1, 1, 1], [0, 0, 0]])
+    logits = torch.tensor([[1.0, 2, 3], [-1, 0, 1], [4, -4, 4], [0.1, 0.1, 0.1]])  # the last is not sure
+    observed = torch.tensor([True, True, False, False])
+    options = {"space": LabelSets(3), "metric": MultiLabelScores(3)}
+    module = CrossEntropy(nn.Identity(), adam, teacher=OwnAnswer(0.9), taught_weight=weight, **options)
+    own = torch.where(observed.unsqueeze(1), y, (logits > 0).float())
+    each = -(own * logits.sigmoid().log() + (1 - own) * (-logits).sigmoid().log()).sum(1)
+    want = each[:3].mean() if weight is None else each[:2].mean() + weight * each[2]
+    found = module.task_loss(Batch(logits, torch.where(observed.unsqueeze(1), y, torch.nan), None, observed))
+    torch.testing.assert_close(found, want)
+
+
+def test_a_weight_of_taught_answers_below_zero_is_refused() -> None:
+    options = {"space": LabelSets(3), "metric": MultiLabelScores(3)}
+    with pytest.raises(ValueError, match=r"taught_weight is -0\.1: take a finite number, 0 or more"):
+        CrossEntropy(nn.Identity(), adam, taught_weight=-0.1, **options)
 
 
 class Fixed(pl.LightningDataModule):
