@@ -19,9 +19,9 @@ class CrossEntropy(TaskNetScheme):
     More than one step makes the control for schemes that take as many.
 
     After `warm_up` epochs a `teacher` answers the examples whose truth is not observed: with the task-net's
-    own answers, which is self-training, or with the best of its samples by rules. Taught answers count as true
-    ones do. With a `taught_weight` w the loss is the mean over true answers plus w times the mean over taught
-    ones.
+    own answers, which is self-training, or with the best of its samples by rules. Taught answers count as
+    true ones do. With a `taught_weight` w the loss is the mean over true answers plus w times the mean over
+    taught ones.
 
     Raises:
         ValueError: fewer than 1 step, fewer than 0 epochs, or a weight below 0.

@@ -35,6 +35,13 @@ def test_the_list_says_how_long_the_missing_runs_take_one_core(world: World) -> 
     assert index.hours_left(summarise(read_table("toy"))) == ""
 
 
+def test_runs_beyond_the_plan_are_told_as_such(world: World) -> None:
+    fill({"plain": [0.50, 0.52, 0.54, 0.52], "taught": [0.61]})
+    summary = summarise(read_table("toy"))  # it plans two seeds
+    assert "52.00 ± 1.63 (4/2)" in page.markdown(summary)
+    assert "| 3/12 + 2 |" in index.line(summary, "toy")
+
+
 def test_the_list_names_tables_that_are_only_planned(world: World) -> None:
     table = world.folder / "conf/tables/toy.yaml"
     for name in ("seal_here", "seal_later", "first_look"):

@@ -59,7 +59,7 @@ def test_the_task_net_minimises_the_energy_as_its_objective_reads_it(
 
 @pytest.mark.parametrize("weight", [None, 0.0, 0.1])
 def test_taught_answers_count_as_much_as_they_are_asked_to(weight: float | None) -> None:
-    """A mean over observed answers plus the weight times one over answers that were taught with confidence."""
+    """A mean over observed answers plus the weight times one over answers taught with confidence."""
     y = torch.tensor([[1.0, 0, 1], [0, 1, 0], [1, 1, 1], [0, 0, 0]])
     logits = torch.tensor([[1.0, 2, 3], [-1, 0, 1], [4, -4, 4], [0.1, 0.1, 0.1]])  # the last is not sure
     observed = torch.tensor([True, True, False, False])

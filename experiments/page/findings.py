@@ -6,7 +6,7 @@ docs/findings.yaml has the prose, with references to records, and which claims o
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -21,6 +21,7 @@ from experiments.plan.table import TABLES, Table
 
 SOURCE, PAGE = Path("docs/findings.yaml"), Path("docs/findings.md")
 FOUND = {HOLDS: "reproduced", LEVEL: "level", FAILS: "refuted", UNDECIDED: "undecided", NOT_YET: "not run"}
+DECIDED = (HOLDS, FAILS)
 OURS = FOUND | {HOLDS: HOLDS, FAILS: FAILS}  # words for claims that are not the paper's
 HEADS = "| found | claim | data | difference and 95 % interval | control |\n| --- | --- | --- | --- | --- |"
 
@@ -48,28 +49,51 @@ def drawn() -> str:
     return "\n\n".join(parts) + "\n"
 
 
+class Line(NamedTuple):
+    """A line of the table of claims, and whether its verdict has seeds beyond the plan."""
+
+    verdict: Verdict
+    added: bool
+    text: str
+
+
 def _claims(paper: dict[str, Any], filled: References) -> str:
     """The claims of a paper, those that are decided first, and the command for each."""
-    lines: list[tuple[Verdict, str]] = []
-    commands = []
+    lines, commands = [], []
     for entry in paper["claims"]:
         page = filled.of(entry["table"])
         view, own = _verdicts(page, entry["holds"])
         controls = {v.column: v for v in _verdicts(page, entry["control"])[1]} if "control" in entry else {}
         for verdict in own:
-            lines.append((verdict, _line(page, view, verdict, controls.get(verdict.column))))
+            but = filled.fill(entry.get("but", {}).get(verdict.column, ""), SOURCE)
+            text = _line(page, view, verdict, controls.get(verdict.column), but)
+            lines.append(Line(verdict, bool(words.beyond(view, verdict)), text))
         rows = ",".join(dict.fromkeys(row for v in (*own[:1], *controls.values()) for row in v.claim.rows))
         control = f"; control {code(entry['control'])}: {plain(entry['why'])}" if controls else ""
         command = f"make reproduce TABLE={entry['table']} ROWS={rows}"
         commands.append(f"- {code(entry['holds'])}: {plain(own[0].claim.says)}{control}. {code(command)}")
-    lines.sort(key=lambda line: [*FOUND].index(line[0].state))
-    shown = [line for verdict, line in lines if verdict.state != NOT_YET]
-    counts = f"The paper's claims: {_counts(v for v, _ in lines if not v.claim.ours)}."
-    if out := sum(v.excludes and v.state == UNDECIDED and not v.claim.ours for v, _ in lines):
-        counts += f" Undecided, with an interval that excludes the paper's number: {out}."
-    if ours := _counts(v for v, _ in lines if v.claim.ours):
-        counts += f" Our own: {ours}."
-    return "\n".join([counts, "", HEADS, *shown, "", *commands])
+    lines.sort(key=lambda line: [*FOUND].index(line.verdict.state))
+    shown = [line.text for line in lines if line.verdict.state != NOT_YET]
+    return "\n".join([_tally(lines), "", HEADS, *shown, "", *commands])
+
+
+def _tally(lines: list[Line]) -> str:
+    """How many claims have which verdict, and how many verdicts say less than they seem to."""
+    papers = [line for line in lines if not line.verdict.claim.ours]
+    found = [line.verdict for line in papers]
+    less = {
+        "Reproduced or refuted with seeds beyond the plan": sum(
+            line.added for line in papers if line.verdict.state in DECIDED
+        ),
+        "Level, for the runs are the same": sum(v.state == LEVEL and v.p is None for v in found),
+        "Undecided, with an interval that excludes the paper's number": sum(
+            v.state == UNDECIDED and v.excludes for v in found
+        ),
+    }
+    counts = {"The paper's claims": _counts(found)} | {says: many for says, many in less.items() if many}
+    if ours := _counts(line.verdict for line in lines if line.verdict.claim.ours):
+        counts["Our own"] = ours
+    return " ".join(f"{says}: {many}." for says, many in counts.items())
 
 
 def _whole(paper: str, filled: References) -> str:
@@ -103,26 +127,39 @@ def _word(verdict: Verdict) -> str:
     return (OURS if verdict.claim.ours else FOUND)[verdict.state]
 
 
-def _line(page: Summary, view: Summary, verdict: Verdict, control: Verdict | None) -> str:
+def _line(page: Summary, view: Summary, verdict: Verdict, control: Verdict | None, but: str) -> str:
     table, column = view.table, verdict.column
     place = plain(table.columns[column].label if column else "mean over columns")
     measure = "" if view is page else f": {plain(table.title.partition(' (')[0])}"
     cells = f"[{place}](../results/{table.name}.md){measure}"
-    low = [row for row in verdict.claim.rows if column and view.cells[row, column].below]
-    floors = f"; below the floor: {', '.join(map(code, low))}" if low else ""
+    floors = _below(view, verdict)
     beside = f"{control.state}: {_difference(table, control)}{_stale(page, control)}" if control else ""
     said = [*words.of_the_paper(table, verdict), *_against(page, view, verdict)]
     if more := words.beyond(view, verdict):
         said.append(more)
-    difference = "; ".join([_difference(table, verdict), *said]) + floors + _stale(view, verdict)
+    difference = (
+        "; ".join([_difference(table, verdict), *said, *[but] * bool(but)]) + floors + _stale(view, verdict)
+    )
     return f"| {' | '.join([_word(verdict), code(verdict.claim.holds), cells, difference, beside])} |"
 
 
+def _below(view: Summary, verdict: Verdict) -> str:
+    """The rows of a verdict that are below the floor; of a mean over columns with the columns."""
+    columns = [verdict.column] if verdict.column else verdict.claim.on
+    found = []
+    for row in verdict.claim.rows:
+        low = [plain(view.table.columns[c].label) for c in columns if view.cells[row, c].below]
+        if low:
+            found.append(code(row) if verdict.column else f"{code(row)} on {', '.join(low)}")
+    return f"; below the floor: {', '.join(found)}" if found else ""
+
+
 def _against(page: Summary, view: Summary, verdict: Verdict) -> list[str]:
-    """The other scores by which a decided claim is found to be the opposite."""
-    opposite = {HOLDS: FAILS, FAILS: HOLDS}.get(verdict.state)
-    found = words.by_other_scores(page, verdict) if view is page else []
-    return [said for said in found if said.endswith(f": {opposite}")]
+    """The other scores by which a decided claim is not found to be so."""
+    if view is not page or verdict.state not in DECIDED:
+        return []
+    found = words.by_other_scores(page, verdict)
+    return [said for said in found if not said.endswith((f": {verdict.state}", f": {NOT_YET}"))]
 
 
 def _stale(view: Summary, verdict: Verdict) -> str:

@@ -33,9 +33,9 @@ HEAD = """# Results
 
 [What we found](../docs/findings.md) says which claims of the papers the runs decide.
 
-One line a table. *Runs* counts finished and planned runs. The last five columns count all verdicts of a
-page, on the paper's claims and on our own, one for each claim and column. `make reproduce TABLE=<name>` runs
-what is missing.
+One line a table. *Runs* counts finished and planned runs; after a + those beyond the plan. The last five
+columns count all verdicts of a page, on the paper's claims and on our own, one for each claim and column.
+`make reproduce TABLE=<name>` runs what is missing.
 
 *Hours left* are those of one CPU core. A missing run takes as long as the median finished run of its row and
 column. *Not known* counts the missing runs where no core has finished one. Columns whose data are not public
@@ -76,7 +76,9 @@ def line(summary: Summary, title: str) -> str:
     """The line of one table; `title` may be used as the text of a link."""
     table, cells = summary.table, summary.cells.values()
     place = " ".join(f"{key} {table.source[key]}" for key in ("table", "figure") if table.source.get(key))
-    runs = f"{sum(len(cell.values) for cell in cells)}/{sum(cell.planned for cell in cells)}"
+    of_plan = sum(min(cell.finished, cell.planned) for cell in cells)
+    more = sum(cell.finished for cell in cells) - of_plan
+    runs = f"{of_plan}/{sum(cell.planned for cell in cells)}{f' + {more}' if more else ''}"
     states = Counter(v.state for view in (summary, *summary.measures) for v in view.verdicts)
     counts = [str(states[state] or "") for state in STATES]
     return f"| {' | '.join([f'[{title}]({table.name}.md)', place, runs, hours_left(summary), *counts])} |"
@@ -86,7 +88,7 @@ def hours_left(summary: Summary) -> str:
     """The hours of one CPU core that the missing runs take, and how many runs have no such estimate."""
     hours, unknown = 0.0, 0
     for place, cell in summary.cells.items():
-        missing = 0 if summary.table.columns[place[1]].unavailable else cell.planned - cell.finished
+        missing = 0 if summary.table.columns[place[1]].unavailable else max(0, cell.planned - cell.finished)
         hours += missing * summary.seconds.get(place, 0) / 3600
         unknown += 0 if place in summary.seconds else missing
     known = [words.hours(hours)] if hours else []

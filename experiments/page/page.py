@@ -75,7 +75,7 @@ def markdown(summary: Summary) -> str:
         + f". Made by {code(table.command)}.",
         grid(summary, marks),
         f"{words.legend(summary)} Bold: our best in a column over the seeds that all its rows have, floors "
-        "left out. Grey and italic: the paper's.",
+        "left out; none where that is one seed and a row has more. Grey and italic: the paper's.",
         *(f"## {plain(other.table.title)}\n\n{grid(other, marks)}" for other in summary.measures),
         _scores(summary, marks),
         *map(plain, words.ratios(summary)),
@@ -100,7 +100,7 @@ def grid(summary: Summary, marks: dict[str, list[int]]) -> str:
     best = {column: summary.best(column) for column in columns}
     for name, row in rows.items():
         head = plain(row.label) + _mark(marks, f"row {name}")
-        cells = [_cell(summary, summary.cells[name, c], bold=best[c] == name) for c in columns]
+        cells = [_cell(summary, summary.cells[name, c], bold=name in best[c]) for c in columns]
         lines.append([_grey(head) if row.cited else head, *cells])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 

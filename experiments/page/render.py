@@ -55,7 +55,7 @@ def _grid(summary: Summary, columns: list[str], marks: dict[str, list[int]]) -> 
     for name, row in summary.drawn[0].items():
         style = "grey50 italic" if row.cited else ""
         label = Text(row.label + _mark(marks, f"row {name}"), style=style)
-        cells = [_cell(summary, summary.cells[name, column], bold=best[column] == name) for column in columns]
+        cells = [_cell(summary, summary.cells[name, column], bold=name in best[column]) for column in columns]
         grid.add_row(label, *cells)
     return grid
 

@@ -98,13 +98,21 @@ class Summary:
                 timed.setdefault((record["row"], record["column"]), []).append(record["seconds"])
         return {place: median(times) for place, times in timed.items()}
 
-    def best(self, column: str) -> str | None:
-        """Our best row in a column over the seeds that all its rows have, floors left out."""
+    def best(self, column: str) -> list[str]:
+        """Our best rows in a column over the seeds that all its rows have, floors left out.
+
+        Rows are as good if their means print the same. None is best by one seed where some row has more.
+        """
         own = [cell for (r, c), cell in self.cells.items() if c == column and not self.table.rows[r].floor]
         own = [cell for cell in own if cell.ours]
         shared = set.intersection(*(set(cell.values) for cell in own)) if len(own) > 1 else set()
-        ours = {cell.row: fmean(cell.values[s] for s in shared) for cell in own if shared}
-        return max(ours, key=lambda row: ours[row] * self.table.metric.sign, default=None)
+        if not shared or len(shared) < min(2, max(len(cell.values) for cell in own)):
+            return []
+        means = {cell.row: fmean(cell.values[s] for s in shared) for cell in own}
+        ours = {
+            row: round(mean * self.table.metric.sign, self.table.metric.digits) for row, mean in means.items()
+        }
+        return [row for row in ours if ours[row] == max(ours.values())]
 
 
 def summarise(table: Table, state: Mapping[str, Any] | None = None) -> Summary:
@@ -188,7 +196,7 @@ def _cell(
             values[record["seed"]] = value * scale
     mixed = len(starts.processors(own)) > 1 or any(map(starts.changed_code, own))
     stale = sum(ids.get(f"{row}/{column}/{r['seed']}", r["id"]) != r["id"] for r in own)
-    planned = max(len(table.seeds), len(finished)) if table.has(row, column) else 0
+    planned = len(table.seeds) if table.has(row, column) else 0
     printed = table.reported.get(row, {}).get(column)
     paper = Sample(printed[0], printed[1], table.reported_runs or 1) if printed else None
     ours = Sample.of(list(values.values())) if values else None

@@ -92,7 +92,7 @@ def rule(summary: Summary) -> str:
         said.append(
             f"Among the {len(chances)} differences with an interval the false-discovery rate is kept at "
             f"{100 * ALPHA:g} % (Benjamini-Hochberg): {sum(v.many for v in found)} verdicts that alone would "
-            "hold or fail are undecided. A level needs no such control."
+            "hold or fail are undecided. A level is not controlled so."
         )
     if any(v.needed for v in found):
         said.append(
@@ -100,8 +100,8 @@ def rule(summary: Summary) -> str:
         )
     if any(beyond(summary, v) for v in found):
         said.append(
-            "Seeds beyond the plan that not all rows of a column have were added when the first had been "
-            "seen, mostly where a verdict was open. An interval with them is surer than it should be."
+            "Seeds beyond the plan were added when the first had been seen, mostly where a verdict was open. "
+            "An interval with them is surer than it should be."
         )
     if summary.scores:
         said.append(
@@ -151,8 +151,8 @@ def interval(table: Table, found: Verdict) -> list[str]:
 
 def of_the_paper(table: Table, found: Verdict) -> list[str]:
     """The paper's number for that difference, and whether our interval excludes it; of scores alone."""
-    if found.part is None or found.printed is None or found.part.estimate.error == 0:
-        return []  # the same runs say nothing of it
+    if found.part is None or found.printed is None:
+        return []
     excluded = ", which the interval excludes" if found.excludes else ""
     return [f"in the paper {number(table, found.printed, sign=True)}{excluded}"]
 
@@ -173,13 +173,10 @@ def with_needs(summary: Summary, cells: list[tuple[str, str]]) -> set[tuple[str,
 
 
 def beyond(summary: Summary, found: Verdict) -> str:
-    """How many seeds of a verdict are beyond the table's plan, and not of all rows that its columns have."""
+    """How many seeds of a verdict are beyond the table's plan."""
     every = set().union(*(summary.cells[place].values for place in places(found)))
     used = every if found.seeds is None else set(found.seeds)
-    columns = {column for _, column in places(found)}
-    beside = [c.values for (_, column), c in summary.cells.items() if column in columns and c.values]
-    shared = set.intersection(*map(set, beside)) if beside else set()
-    many = len(used - shared - set(summary.table.seeds)) if found.part else 0
+    many = len(used - set(summary.table.seeds)) if found.part else 0
     return f"{many} seed{'s' * (many > 1)} beyond the plan" if many else ""
 
 
