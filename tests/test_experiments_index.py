@@ -1,8 +1,9 @@
-"""The list of all pages: the hours that are left, and the tables that are only planned."""
+"""The list of all pages and what a table counts: hours left, runs beyond the plan, the best rows."""
 
 import io
 import shutil
 
+import pytest
 from rich.console import Console
 
 import toy_world
@@ -40,6 +41,23 @@ def test_runs_beyond_the_plan_are_told_as_such(world: World) -> None:
     summary = summarise(read_table("toy"))  # it plans two seeds
     assert "52.00 ± 1.63 (4/2)" in page.markdown(summary)
     assert "| 3/12 + 2 |" in index.line(summary, "toy")
+
+
+@pytest.mark.parametrize(
+    ("plain", "taught", "best"),
+    [
+        ([0.70, 0.10, 0.10], [0.61, 0.61, 0.64], ["taught"]),
+        ([0.70, 0.60, 0.10], [0.61, 0.61], ["plain"]),  # by two seeds, though its mean is 0.47
+        ([0.70], [0.61], ["plain"]),
+        ([0.70, 0.10, 0.10], [0.61], []),  # one seed in common decides nothing
+        ([0.70, 0.70], [0.70001, 0.70], ["plain", "taught"]),  # both print 70.00
+    ],
+)
+def test_the_best_are_those_of_the_seeds_that_all_rows_have(
+    world: World, plain: list[float], taught: list[float], best: list[str]
+) -> None:
+    fill({"plain": plain, "taught": taught})
+    assert summarise(read_table("toy")).best("easy") == best
 
 
 def test_the_list_names_tables_that_are_only_planned(world: World) -> None:

@@ -66,23 +66,6 @@ def test_a_cell_holds_mean_sample_deviation_counts_and_the_difference_to_the_pap
     assert "**62.00 ± 1.73 (3/2)**" in text  # our best is bold
 
 
-@pytest.mark.parametrize(
-    ("plain", "taught", "best"),
-    [
-        ([0.70, 0.10, 0.10], [0.61, 0.61, 0.64], ["taught"]),
-        ([0.70, 0.60, 0.10], [0.61, 0.61], ["plain"]),  # by two seeds, though its mean is 0.47
-        ([0.70], [0.61], ["plain"]),
-        ([0.70, 0.10, 0.10], [0.61], []),  # one seed in common decides nothing
-        ([0.70, 0.70], [0.70001, 0.70], ["plain", "taught"]),  # both print 70.00
-    ],
-)
-def test_the_best_are_those_of_the_seeds_that_all_rows_have(
-    world: World, plain: list[float], taught: list[float], best: list[str]
-) -> None:
-    fill({"plain": plain, "taught": taught})
-    assert summary().best("easy") == best
-
-
 def test_a_column_without_a_config_shows_the_papers_numbers_and_judges_no_claim(world: World) -> None:
     def declare(tree: dict[str, Any]) -> None:
         tree["columns"]["later"] = {"label": "Later", "unavailable": "not yet here"}
