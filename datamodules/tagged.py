@@ -165,11 +165,16 @@ class TaggedSentences(DeviceData):
         new = {NEW: encoded.pop(NEW)} if self.new else {}
         return self.arrange(encoded) | new
 
+    @property
+    def may_lack(self) -> int:
+        """How many of its last columns a token may lack that training never saw: its tag."""
+        return 1
+
     def read_new(self, path: Path) -> Sentences:
-        """The sentences of a file that training never saw; tokens may lack their tag."""
+        """The sentences of a file that training never saw."""
         content = self.record_checksum(shown(path), unpack(path))
         return read_sentences(
-            content, where=shown(path), num_columns=self.num_columns, tags=self.names, untagged=True
+            content, where=shown(path), num_columns=self.num_columns, tags=self.names, may_lack=self.may_lack
         )
 
     def sentences(self, part: str, *, num_columns: int, tags: Collection[str]) -> Sentences:

@@ -103,6 +103,11 @@ class TaggedFiles(TaggedSentences):
                 )
         return parts
 
+    @property
+    def may_lack(self) -> int:
+        """All columns but the word: the others are not read."""
+        return self.num_columns - 1
+
     def read_new(self, path: Path) -> Sentences:
         """See TaggedSentences.read_new."""
         return _first_and_last(super().read_new(path))

@@ -1,4 +1,4 @@
-"""Whether an energy gives one number for each answer, of that answer alone, and can learn."""
+"""Whether an energy gives one number for each answer, of that answer alone, with gradients to follow."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from energies.base import ConditionedEnergy, Energy
 from energies.spaces import AnswerSpace, LabelSets
-from networks.inputs import Inputs
+from networks.inputs import Inputs, tensors_of
 from networks.layers import at_rest, batch_norms
 
 SOME = 0.1  # in place of parameters that are all 0, where an energy may have no gradient
@@ -25,8 +25,9 @@ def check_energy(
 
     Raises:
         ValueError: there are no answers, or they are not of the space; the energy cannot be computed, is no
-            tensor, is NaN, has another shape than the answers' leading dimensions, has parameters to learn
-            and no gradient in any, or depends on other answers too.
+            tensor, is not finite, has another shape than the answers' leading dimensions, changes what it is
+            given, has no gradient in the answers, has parameters to learn and no gradient in any, or one in
+            tensors that are no parameters, or depends on other answers too.
     """
     if not y.is_floating_point():
         raise ValueError(f"true answers have type {y.dtype}: give 0 and 1 as floats, y.float().")
@@ -42,11 +43,17 @@ def check_energy(
         )
     two = torch.stack([y, y])
     trials = (y, two, two.bool()) if isinstance(space, LabelSets) else (y, two)
-    name = type(energy).__name__
+    name, before = type(energy).__name__, [tensor.clone() for tensor in (*tensors_of(x), y)]
     with at_rest(batch_norms(energy)):
         given = energy.over(mask).given(x)
+        if not isinstance(given, ConditionedEnergy):
+            raise ValueError(
+                f"the energy {name} has a `given` that returns a {type(given).__name__}: it has to return a "
+                "ConditionedEnergy of that function."
+            )
         for answers in trials:
             value = _tried(name, given, answers, wanted=tuple(answers.shape[: answers.dim() - y.dim() + 1]))
+            _check_unchanged(name, before, [*tensors_of(x), y])
         has_gradient = value.requires_grad
         del given, value  # their graph, before another is made
         with _none_zero(energy):
@@ -56,6 +63,11 @@ def check_energy(
         raise ValueError(
             f"the energy {name} has parameters, and its value has no gradient in them: it cannot learn. "
             "Compute it without detach, no_grad and NumPy."
+        )
+    if has_gradient and not learns:
+        raise ValueError(
+            f"the energy {name} learns with tensors that are not among its parameters: they would stay as "
+            "they are, and no checkpoint would have them. Keep layers as attributes or in an nn.ModuleList."
         )
 
 
@@ -95,12 +107,24 @@ def _tried(name: str, given: ConditionedEnergy, y: Tensor, wanted: tuple[int, ..
             f"the energy {name} has shape {found} for answers of shape {shape}: it has to be {wanted}, a "
             "number for each answer. Sum over the last dimensions alone."
         )
-    if value.isnan().any():
+    if not value.isfinite().all():
+        what = "NaN" if value.isnan().any() else "infinite"
         raise ValueError(
-            f"the energy {name} is NaN for true answers before anything has been learnt. Look for NaN in the "
-            "inputs, and in it for 0 / 0, log of numbers below 0, and differences of infinite numbers."
+            f"the energy {name} is {what} for true answers before anything has been learnt. Look for NaN in "
+            "the inputs, and in it for 0 / 0, log of numbers below 0, and differences of infinite numbers."
         )
     return value
+
+
+def _check_unchanged(name: str, before: list[Tensor], after: list[Tensor]) -> None:
+    """Raise ValueError if tensors have changed: those of the inputs, then the answers."""
+    changed = [not torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in zip(before, after, strict=True)]
+    if any(changed):
+        what = "inputs" if any(changed[:-1]) else "answers"
+        raise ValueError(
+            f"the energy {name} changes the {what} that it is given: leave them as they are, without "
+            "functions that end in an underscore."
+        )
 
 
 @contextmanager
@@ -117,14 +141,17 @@ def _none_zero(energy: nn.Module) -> Iterator[None]:
 
 
 def _check_alone(name: str, given: ConditionedEnergy, y: Tensor) -> None:
-    """Raise ValueError if the energy of the first answer to the first example has a gradient in others."""
+    """Raise ValueError unless the energy of the first answer to an example has a gradient in it alone."""
     y = y.clone().requires_grad_()
     with torch.backends.cudnn.flags(enabled=False):  # its LSTM has no backward pass in evaluation mode
-        value = given(y)
-        if not value.requires_grad:
-            return
-        (gradient,) = torch.autograd.grad(value[0, 0], y, allow_unused=True)
-    if gradient is not None and gradient.nan_to_num().flatten(0, 1)[1:].any():
+        value = given(y)[0, 0]
+        found = torch.autograd.grad(value, y, allow_unused=True) if value.requires_grad else (None,)
+    if found[0] is None:
+        raise ValueError(
+            f"the energy {name} has no gradient in the answers: searches and task-nets follow it. Compute it "
+            "without thresholds, argmax, detach and NumPy."
+        )
+    if found[0].nan_to_num().flatten(0, 1)[1:].any():
         raise ValueError(
             f"the energy {name} of an answer depends on other answers in its batch: sum, average and "
             "normalise over the dimensions of an answer alone."

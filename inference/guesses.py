@@ -16,6 +16,7 @@ from torch import Tensor
 
 from energies.base import BatchEnergy, Energy
 from energies.spaces import AnswerSpace
+from inference.base import Prediction
 from inference.gradient import Search, composed
 from losses.amounts import above_zero, not_negative
 from losses.objectives import Guesses, Objective, ValueAndGradient
@@ -52,9 +53,25 @@ class GuessContext:
         return self.logits
 
     def search(self, inference: Search, target: Callable[[ValueAndGradient], ValueAndGradient]) -> Guesses:
-        """One guess: the lowest point of a search. `target` maps the energy to what the search minimises."""
+        """One guess: the lowest point of a search. `target` maps the energy to what the search minimises.
+
+        Raises:
+            ValueError: the search gives no prediction, or answers of another shape or type than the truth.
+        """
         value_and_gradient = target(self.energy.value_and_gradient(self.x))
-        return Guesses(inference(value_and_gradient, self.space, self.y, self.logits).y.unsqueeze(0))
+        found = inference(value_and_gradient, self.space, self.y, self.logits)
+        if not isinstance(found, Prediction):
+            raise ValueError(
+                f"the search {type(inference).__name__} gives a {type(found).__name__}: it has to return an "
+                "inference.base.Prediction."
+            )
+        if (found.y.shape, found.y.dtype) != (self.y.shape, self.y.dtype):
+            raise ValueError(
+                f"the search {type(inference).__name__} gives answers of shape "
+                f"{tuple(found.y.shape)} and type {found.y.dtype}: they have to be "
+                f"{tuple(self.y.shape)} and {self.y.dtype}, as `like` is."
+            )
+        return Guesses(found.y.unsqueeze(0))
 
 
 class Guess(ABC):

@@ -66,13 +66,19 @@ class Objective(ABC):
         """The loss of the energy on a batch, a scalar; unobserved answers do not count.
 
         Raises:
-            ValueError: `rows` gives no tensor.
+            ValueError: `rows` gives no tensor, or one of another shape than `reduce` takes.
         """
         rows = self.rows(energy, space, x, y, guesses)
         if not isinstance(rows, Tensor):
             raise ValueError(
                 f"{type(self).__name__}.rows gives a {type(rows).__name__}: it has to return a tensor, the "
                 "loss of each example."
+            )
+        each = guesses.y.shape[:2]
+        if rows.shape not in (each, each[1:]) and type(self).reduce is Objective.reduce:
+            raise ValueError(
+                f"{type(self).__name__}.rows gives shape {tuple(rows.shape)}: it has to be "
+                f"{tuple(each[1:])}, a loss for each example, or {tuple(each)}, one for each guess."
             )
         return self.reduce(rows, observed)
 

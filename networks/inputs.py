@@ -51,6 +51,11 @@ class NamedInputs(ABC):
 Inputs: TypeAlias = Tensor | NamedInputs
 
 
+def tensors_of(inputs: Inputs) -> list[Tensor]:
+    """The tensors of inputs."""
+    return [inputs] if isinstance(inputs, Tensor) else [*inputs._tensors().values()]
+
+
 def rows_of(inputs: Inputs, index: Tensor) -> Any:  # noqa: ANN401  (the type of `inputs`)
     """The examples at these indices (a CPU tensor)."""
     return inputs[index.to(inputs.device)] if isinstance(inputs, Tensor) else inputs.rows(index)

@@ -26,6 +26,8 @@ SECTIONS = dict(re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", PAGE, re.DOTALL | re.
 MOST = {  # files of an addition
     "An energy": 1,
     "An energy of sequences": 2,
+    "An objective": 1,
+    "A search": 1,
     "A data set of a known format": 2,
     "Your own pictures": 1,
     "Your own texts": 1,

@@ -121,6 +121,57 @@ class Nothing(Pair):
         y.sum(-1)
 
 
+class Step(Energy):
+    """An energy of answers that are cut first, as a count is: no gradient leads back to them."""
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return (y > 0.5).float().sum(-1)
+
+
+class Scaling(Energy):
+    """An energy that changes its inputs."""
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        x.mul_(0.5)
+        return y.float().sum(-1)
+
+
+class Halving(Energy):
+    """An energy that changes the answers that it is given."""
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        y.data.mul_(0.5)
+        return y.float().sum(-1)
+
+
+class Boundless(Energy):
+    """An energy that is infinite."""
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return y.float().sum(-1) + torch.inf
+
+
+class Listed(Energy):
+    """An energy whose layers stand in a list that no module knows of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = [torch.nn.Linear(14, 1)]
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.layers[0](y.float()).squeeze(-1)
+
+
+class Bare(Energy):
+    """An energy whose `given` is a function alone."""
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return y.float().sum(-1)
+
+    def given(self, x: Tensor) -> ConditionedEnergy:
+        return lambda y: self(x, y)  # type: ignore[return-value]
+
+
 class Misfit(Energy):
     """An energy for five labels."""
 
@@ -144,6 +195,18 @@ class Misfit(Energy):
         ("Nothing", "the energy Nothing gives a NoneType: its forward has to return a tensor, a number for"),
         ("Misfit", "the energy Misfit cannot be computed for answers of shape (32, 14): "),
         ("Rounded", "the energy Rounded cannot be computed for answers of shape (2, 32, 14) and type bool: "),
+        ("Step", "the energy Step has no gradient in the answers: searches and task-nets follow it. Compute"),
+        ("Scaling", "the energy Scaling changes the inputs that it is given: leave them as they are"),
+        ("Halving", "the energy Halving changes the answers that it is given: leave them as they are"),
+        ("Boundless", "the energy Boundless is infinite for true answers before anything has been learnt."),
+        (
+            "Listed",
+            "the energy Listed learns with tensors that are not among its parameters: they would stay",
+        ),
+        (
+            "Bare",
+            "the energy Bare has a `given` that returns a function: it has to return a ConditionedEnergy",
+        ),
         ("Detached", "the energy Detached has parameters, and its value has no gradient in them: it cannot"),
     ],
 )

@@ -87,6 +87,10 @@ def test_parts_without_a_file_are_shares_and_other_columns_are_not_read(tmp_path
         assert data.splits["test"].y[0].int().argmax(-1).tolist() == [0, 1, 0]
     one, other = (data.splits["train"].inputs.values for data in found)
     assert torch.equal(one, other)
+    new = tmp_path / "new.txt"
+    new.write_text("Ann\nsees\tx\n\nw0\tx\ty\n")
+    read = found[1].read_new(new)
+    assert read.columns == (("Ann", "sees", "w0"), ("", "", "")) and read.lengths.tolist() == [2, 1]
 
 
 def test_tags_that_are_left_out_are_told_though_all_sizes_are_given(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ class Sentences:
 
 
 def read_sentences(
-    content: bytes, *, where: str, num_columns: int = 3, tags: Collection[str] = (), untagged: bool = False
+    content: bytes, *, where: str, num_columns: int = 3, tags: Collection[str] = (), may_lack: int = 0
 ) -> Sentences:
     """Read a file; Windows line ends are accepted, and several empty lines count as one.
 
@@ -43,15 +43,15 @@ def read_sentences(
         where: the file's name, for the errors.
         num_columns: how many columns each token has.
         tags: what the last column may hold; left out, anything.
-        untagged: whether a token may lack its last column; its tag is then empty.
+        may_lack: how many of its last columns a token may lack; they are then empty, and so is its tag.
 
     Raises:
         FormatError: with the line: a column too few or too many, a tag that is none of `tags`, no text.
     """
     rows = [line.split() for line in content.removeprefix(b"\xef\xbb\xbf").split(b"\n")]
     for number, row in enumerate(rows, 1):
-        if untagged and len(row) == num_columns - 1:
-            row.append(b"")
+        if row and (lacking := num_columns - len(row)) <= may_lack:
+            row += [b""] * lacking
         if row and len(row) != num_columns:
             raise bad_line(
                 where, number, f"{len(row)} columns, a token has {num_columns}: {quoted(b' '.join(row))}"
@@ -63,7 +63,7 @@ def read_sentences(
         columns = tuple(tuple(map(bytes.decode, column)) for column in zip(*tokens, strict=True))
     except UnicodeDecodeError:
         raise not_utf8(where, _first_undecodable(rows)) from None
-    known = {tag.encode() for tag in tags} | ({b""} if untagged else set())
+    known = {tag.encode() for tag in tags} | ({b""} if may_lack else set())
     if tags and (strange := [n for n, row in enumerate(rows, 1) if row and row[-1] not in known]):
         tag = quoted(rows[strange[0] - 1][-1])
         raise bad_line(where, strange[0], f"the tag {tag} is none of the {len(tags)}: {listed(tags)}")

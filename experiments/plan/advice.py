@@ -70,7 +70,10 @@ def advise(parser: Parser, message: str, files: list[str], parts: Iterable[str] 
         return wrong
     if found := re.search(r"(?:resolving interpolation|Interpolation key).*\n\s*full_key: ([\w.]+)", message):
         cause = message.splitlines()[0].partition(": ")[2] or message.splitlines()[0]
-        return f"{found[1]} refers to a key that no file sets: {cause}. Is a --config missing, or misspelt?"
+        missing = re.search(r"Interpolation key '((?:model|data)\.[\w.]+)\.\w+'", cause)
+        other = f", or is --{missing[1].replace('.init_args', '')} of another class" if missing else ""
+        says = f"{found[1]} refers to a key that no file sets: {cause}."
+        return f"{says} Is a --config missing, or misspelt{other}?"
     if found := re.search(r"arguments are required: (\w+)", message):
         return _not_given(found[1], message, files)
     lines = [line.strip(" -") for line in message.splitlines() if line.strip(" -")]
@@ -177,6 +180,11 @@ def _classes(message: str, found: re.Match[str]) -> list[str]:
 def _no_argument(owner: str, name: str, message: str, files: list[str]) -> str:
     places = [f for f in files if mentions(f, rf"\b{name}\s*:")]
     where = f"{_place(message)}{f', in {places[-1]}' if places else ''}"
+    if name in arguments_of(owner):  # of a base class that its __init__ does not hand them to
+        return (
+            f"{owner} does not take {name!r}{where}: its __init__ has to hand its keyword arguments on, as "
+            "in super().__init__(**scheme)."
+        )
     return f"{owner} has no argument {name!r}{where}. {suggest(name, arguments_of(owner))}"
 
 

@@ -44,7 +44,10 @@ class Reader:
         """Refuse the name of a file that is not there."""
         if not is_file(Path(name)):
             siblings = [str(p) for p in Path(name).parent.glob("*.yaml")]
-            self.fail(place, f": there is no file {short(name)}. {suggest(name, siblings)}")
+            advice = suggest(name, siblings)
+            if ".yaml:" in name:
+                advice = "A row of a file of settings is named with `tuned`: see docs/adding.md."
+            self.fail(place, f": there is no file {short(name)}. {advice}")
 
     def fail(self, place: str, says: str) -> NoReturn:
         """Raise the error of a place."""

@@ -13,6 +13,8 @@ from experiments.plan.advice import objects_in
 UNWRITTEN = "Unable to serialize instance"  # jsonargparse's words for a default that it cannot write
 NEEDED = ("max_epochs", "limit_train_batches", "limit_val_batches", "limit_test_batches")
 
+AVERAGING = (callbacks.WeightAveraging, callbacks.StochasticWeightAveraging)
+
 INSTEAD = {  # of settings that do not go with manual optimization: values without effect, what to take
     "gradient_clip_val": ((None, 0), "take --clip_norm, the largest norm of a gradient"),
     "accumulate_grad_batches": ((None, 1), "take a larger --data.batch_size"),
@@ -43,10 +45,17 @@ def check(config: Namespace) -> None:
         raise ConfigError(
             "--trainer.enable_checkpointing is false, and a run tests its best checkpoint. Leave it out."
         )
-    if not any(_keeps_the_best(callback["class_path"]) for callback in trainer.callbacks or []):
+    given = trainer.callbacks or []
+    added = [callback["class_path"] for callback in (given if isinstance(given, list) else [given])]
+    if not any(_is_a(name, callbacks.ModelCheckpoint) for name in added):
         raise ConfigError(
             "--trainer.callbacks has no ModelCheckpoint, and a run tests its best checkpoint. To add to the "
             "callbacks that a run has, write --trainer.callbacks+=CLASS, or `callbacks+:` in a file."
+        )
+    if averaging := next((name for name in added if _is_a(name, *AVERAGING)), None):
+        raise ConfigError(
+            f"--trainer.callbacks has {averaging.rpartition('.')[2]}: averaged weights would choose the "
+            "epoch, and a run keeps and tests the weights of its networks. Leave it out."
         )
     if isinstance(trainer.profiler, str):
         raise ConfigError(
@@ -66,7 +75,7 @@ def check(config: Namespace) -> None:
             "validated, and validation chooses the checkpoint. Take a smaller number."
         )
     _check_objects(config)
-    for callback in trainer.callbacks or []:
+    for callback in given:
         patience = (callback.get("init_args") or {}).get("patience")
         if patience is not None and patience < 0:
             raise ConfigError(f"--stop.patience is {patience}: take 0 or more.")
@@ -96,8 +105,6 @@ def _is_needed_without_type(name: str, argument: str) -> bool:
     return False
 
 
-def _keeps_the_best(callback: str) -> bool:
-    found = locate(callback) or getattr(
-        callbacks, callback, None
-    )  # Lightning's may be named without a module
-    return inspect.isclass(found) and issubclass(found, callbacks.ModelCheckpoint)
+def _is_a(callback: str, *kinds: type) -> bool:
+    found = locate(callback) or getattr(callbacks, callback, None)  # Lightning's may have no module
+    return inspect.isclass(found) and issubclass(found, kinds)
