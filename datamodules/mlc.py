@@ -13,7 +13,7 @@ from scipy.sparse import csr_array, vstack
 
 from datamodules.base import NEW, NO_ROW, DeviceData, Split
 from datamodules.errors import DataMismatch, DataNotFound, no_file
-from datamodules.readers.arff import ROOT_LABEL, ArffTable, read_arff
+from datamodules.readers.arff import ROOT_LABEL, ArffTable, read_arff, read_csv
 from datamodules.readers.encode import ENCODINGS, Filler, Matrix, dense
 from datamodules.readers.svmlight import read_svmlight
 from datamodules.sources.files import Sources, shown, unpack
@@ -158,7 +158,7 @@ class MultiLabelData(DeviceData):
 
     def _registered(self) -> DataSet:
         if self.dataset is None:
-            raise DataNotFound("No data is named. Give an ARFF file:  --data.train my-train.arff")
+            raise DataNotFound("No data is named. Give a file:  --data.train my-train.arff")
         data = data_set(self.dataset)
         if self.subset is None:
             return data
@@ -228,7 +228,10 @@ class MultiLabelData(DeviceData):
         self.record_checksum(name, content)
         known = self._registered().num_labels if self._published else 0
         num_labels = known or max(self.num_labels, 0)
-        if Path(name.removesuffix(".xz").removesuffix(".gz")).suffix == ".svm":
+        suffix = Path(name.removesuffix(".xz").removesuffix(".gz")).suffix
+        if suffix == ".csv" and not self._published:
+            return read_csv(content, where=name, num_labels=num_labels)
+        if suffix == ".svm":
             if self.num_features < 1 or num_labels < 1:
                 raise DataMismatch(
                     f"{name} does not say how many features and labels there are. Give both: "

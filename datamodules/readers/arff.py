@@ -1,18 +1,20 @@
-"""ARFF files of multi-label data as matrices: Mulan's and MEKA's conventions, and Clus's class hierarchies.
+"""ARFF files of multi-label data as matrices, by the conventions of Mulan, MEKA and Clus; and CSV of numbers.
 
 Shapes: N rows, D features, L labels.
 """
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
 from scipy.sparse import csr_array
 
 from datamodules.errors import ArffError, quoted, short
-from datamodules.readers.arff_header import Attribute, Header, read_header
+from datamodules.readers.arff_header import Attribute, Header, read_header, read_names
 from datamodules.readers.arff_rows import Rows, read_rows
 
 ROOT_LABEL = "root"
+EMPTY = re.compile(r"(?<![^,])[ \t\r]*(?![^,])")  # a cell of a row
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,26 @@ def read_arff(content: bytes, *, where: str, num_labels: int = 0, repeats: bool 
     rows = read_rows(lines, header, where)
     if header.hierarchy is not None:
         return _hierarchical(header, rows, where)
+    return _parted(header, rows, num_labels, where)
+
+
+def read_csv(content: bytes, *, where: str, num_labels: int) -> ArffTable:
+    """Read rows of numbers below a line of names; the last `num_labels` columns are labels, 0 or 1.
+
+    A cell that is empty or ? is missing. `where` is the file's name, for the errors.
+    """
+    lines = [EMPTY.sub("?", line) if line.strip() else "" for line in _decode(content).split("\n")]
+    header = read_names(lines[0], where)
+    if not num_labels:
+        raise ArffError(
+            f"{where} does not say how many of its {len(header.attributes)} columns are labels, the last "
+            "ones. Give --data.num_labels."
+        )
+    return _parted(header, read_rows(lines, header, where), num_labels, where)
+
+
+def _parted(header: Header, rows: Rows, num_labels: int, where: str) -> ArffTable:
+    """The columns of features and those of labels."""
     first, last = _label_columns(header, num_labels, where)
     y = _answers(header.attributes[first:last], rows, first, where)
     kept = np.r_[0:first, last : len(header.attributes)]

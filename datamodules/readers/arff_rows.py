@@ -34,7 +34,7 @@ def read_rows(lines: list[str], header: Header, where: str) -> Rows:
     first = header.first_row
     kept = [i for i in range(first, len(lines)) if (row := lines[i].strip()) and row[0] != "%"]
     if not kept:
-        raise ArffError(f"{where}, line {first}: there are no rows after @data. Is the file truncated?")
+        raise ArffError(f"{where}, line {first}: there are no rows after it. Is the file truncated?")
     rows = [lines[i].strip() for i in kept]
     numbers = np.array(kept) + 1
     sparse = rows[0].startswith("{")

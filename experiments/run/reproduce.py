@@ -210,7 +210,7 @@ def state_of(plan: Plan, run: Run) -> tuple[str, str]:
     if needed:
         return "waiting", f"needs {', '.join(needed)}"
     if (store.run_dir(run.id) / "checkpoints" / "last.ckpt").exists():
-        return "planned", f"resumes after epoch {left.get('epoch', '?')}"
+        return "planned", f"resumes after epoch {left['epoch']}" if "epoch" in left else "resumes"
     return "planned", ""
 
 

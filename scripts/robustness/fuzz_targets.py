@@ -22,7 +22,7 @@ from rich.console import Console
 
 from datamodules.errors import DataError
 from datamodules.ocr import padded
-from datamodules.readers.arff import read_arff
+from datamodules.readers.arff import read_arff, read_csv
 from datamodules.readers.conll import read_sentences
 from datamodules.readers.encode import ENCODINGS, Filler
 from datamodules.readers.ocr import read_letters
@@ -135,6 +135,7 @@ def targets() -> Iterator[dict[str, Target]]:
 
 def _data() -> Iterator[Target]:
     yield Target("arff", _arff(), _read_arff, 20)
+    yield Target("csv", (b"a,'b c',l\n1,,0\n-2e3, ? ,1\n",), _read_csv, 10)
     sentence = b"-DOCSTART- -X- O\n\nThe DT B-NP\ncat NN I-NP\nsat VBD B-VP\n\nIt PRP I-NP\n"
     yield Target("conll", (sentence, sentence * 3), _read_conll, 8)
     yield Target("propbank", (_propbank(), _propbank().replace(b"\n", b"\r\n")), _read_propbank, 8)
@@ -201,6 +202,10 @@ def _read_arff(content: bytes) -> None:
         x = encode(table.x, table.features, len(table.y))
         for scale in (None, "range", "standard"):
             Filler(x, scale=scale)(x.copy())
+
+
+def _read_csv(content: bytes) -> None:
+    read_csv(content, where="x.csv", num_labels=1)
 
 
 def _read_conll(content: bytes) -> None:
