@@ -228,7 +228,7 @@ class MultiLabelData(DeviceData):
         self.record_checksum(name, content)
         known = self._registered().num_labels if self._published else 0
         num_labels = known or max(self.num_labels, 0)
-        suffix = Path(name.removesuffix(".xz").removesuffix(".gz")).suffix
+        suffix = Path(name.removesuffix(".xz").removesuffix(".gz")).suffix.lower()
         if suffix == ".csv" and not self._published:
             return read_csv(content, where=name, num_labels=num_labels)
         if suffix == ".svm":

@@ -37,6 +37,7 @@ class ConditionedEnergy:
         chain: ChainPotentials | None = None,
     ) -> None:
         self._energy = energy
+        self.has_closed_form = value_and_gradient is not None
         self.value_and_gradient = value_and_gradient or partial(differentiated, energy)
         self.detached = detached or energy
         self.chain = chain

@@ -16,12 +16,22 @@ SOME = 0.1  # in place of parameters that are all 0, where an energy may have no
 
 @torch.enable_grad()
 def check_energy(
-    energy: Energy, space: AnswerSpace, x: Inputs, y: Tensor, mask: Tensor | None = None
+    energy: Energy,
+    space: AnswerSpace,
+    x: Inputs,
+    y: Tensor,
+    mask: Tensor | None = None,
+    *,
+    followed: bool = True,
+    trained: nn.Module | None = None,
 ) -> None:
     """Try an energy on the true answers y (B, ...) of a batch: one for each input, and two.
 
     Sets of labels are bool in one of the trials, as sampled sets are. A number for the whole batch would be
     added to every energy, and training would go on.
+
+    `followed`: searches or a task-net descend the energy, so it needs a gradient in the answers; rules that
+    judge samples do not. `trained` has all parameters that are trained, the energy's own if left out.
 
     Raises:
         ValueError: there are no answers, or they are not of the space; the energy cannot be computed, is no
@@ -54,21 +64,11 @@ def check_energy(
         for answers in trials:
             value = _tried(name, given, answers, wanted=tuple(answers.shape[: answers.dim() - y.dim() + 1]))
             _check_unchanged(name, before, [*tensors_of(x), y])
-        has_gradient = value.requires_grad
+        learnt = _leaves(value)
         del given, value  # their graph, before another is made
         with _none_zero(energy):
-            _check_alone(name, energy.over(mask).given(x), two)
-    learns = any(parameter.requires_grad for parameter in energy.parameters())
-    if learns and not has_gradient:
-        raise ValueError(
-            f"the energy {name} has parameters, and its value has no gradient in them: it cannot learn. "
-            "Compute it without detach, no_grad and NumPy."
-        )
-    if has_gradient and not learns:
-        raise ValueError(
-            f"the energy {name} learns with tensors that are not among its parameters: they would stay as "
-            "they are, and no checkpoint would have them. Keep layers as attributes or in an nn.ModuleList."
-        )
+            _check_alone(name, energy.over(mask).given(x), two, followed=followed)
+    _check_learns(name, energy, learnt, trained or energy)
 
 
 def check_answers(parts: Iterable[object], y: Tensor) -> None:
@@ -140,12 +140,47 @@ def _none_zero(energy: nn.Module) -> Iterator[None]:
             parameter.data = kept
 
 
-def _check_alone(name: str, given: ConditionedEnergy, y: Tensor) -> None:
-    """Raise ValueError unless the energy of the first answer to an example has a gradient in it alone."""
+def _check_learns(name: str, energy: Energy, learnt: set[int], trained: nn.Module) -> None:
+    """Raise ValueError if gradients reach none of an energy's parameters, or tensors that are not trained."""
+    own = {id(parameter) for parameter in energy.parameters() if parameter.requires_grad}
+    if own and not learnt:
+        raise ValueError(
+            f"the energy {name} has parameters, and its value has no gradient in them: it cannot learn. "
+            "Compute it without detach, no_grad and NumPy."
+        )
+    if learnt - own - {id(parameter) for parameter in trained.parameters()}:
+        raise ValueError(
+            f"the energy {name} learns with tensors that are not among its parameters: they would stay as "
+            "they are, and no checkpoint would have them. Keep layers as attributes or in an nn.ModuleList."
+        )
+
+
+def _leaves(value: Tensor) -> set[int]:
+    """The ids of the tensors that a gradient of this one would reach."""
+    found, nodes = set(), {value.grad_fn}
+    todo = [*nodes]
+    while todo:
+        if (node := todo.pop()) is None:
+            continue
+        if (leaf := getattr(node, "variable", None)) is not None:
+            found.add(id(leaf))
+        new = {follower for follower, _ in node.next_functions} - nodes
+        nodes |= new
+        todo += new
+    return found
+
+
+def _check_alone(name: str, given: ConditionedEnergy, y: Tensor, *, followed: bool) -> None:
+    """Raise ValueError if the energy of the first answer has no gradient in it, or one in others."""
     y = y.clone().requires_grad_()
-    with torch.backends.cudnn.flags(enabled=False):  # its LSTM has no backward pass in evaluation mode
-        value = given(y)[0, 0]
-        found = torch.autograd.grad(value, y, allow_unused=True) if value.requires_grad else (None,)
+    try:
+        with torch.backends.cudnn.flags(enabled=False):  # its LSTM has no backward pass in evaluation mode
+            value = given(y)[0, 0]
+            found = torch.autograd.grad(value, y, allow_unused=True) if value.requires_grad else (None,)
+    except RuntimeError as error:
+        raise ValueError(f"the energy {name} cannot be differentiated in the answers: {error}") from error
+    if found[0] is None and (not followed or given.has_closed_form):
+        return
     if found[0] is None:
         raise ValueError(
             f"the energy {name} has no gradient in the answers: searches and task-nets follow it. Compute it "

@@ -56,7 +56,7 @@ class GuessContext:
         """One guess: the lowest point of a search. `target` maps the energy to what the search minimises.
 
         Raises:
-            ValueError: the search gives no prediction, or answers of another shape or type than the truth.
+            ValueError: the search gives no prediction, or answers of another shape than the truth.
         """
         value_and_gradient = target(self.energy.value_and_gradient(self.x))
         found = inference(value_and_gradient, self.space, self.y, self.logits)
@@ -65,13 +65,12 @@ class GuessContext:
                 f"the search {type(inference).__name__} gives a {type(found).__name__}: it has to return an "
                 "inference.base.Prediction."
             )
-        if (found.y.shape, found.y.dtype) != (self.y.shape, self.y.dtype):
+        if found.y.shape != self.y.shape:
             raise ValueError(
-                f"the search {type(inference).__name__} gives answers of shape "
-                f"{tuple(found.y.shape)} and type {found.y.dtype}: they have to be "
-                f"{tuple(self.y.shape)} and {self.y.dtype}, as `like` is."
+                f"the search {type(inference).__name__} gives answers of shape {tuple(found.y.shape)}: they "
+                f"have to be {tuple(self.y.shape)}, as `like` is."
             )
-        return Guesses(found.y.unsqueeze(0))
+        return Guesses(found.y.unsqueeze(0).to(self.y.dtype))
 
 
 class Guess(ABC):

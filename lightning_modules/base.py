@@ -153,8 +153,18 @@ class Scheme(Bookkeeping):
                 f"{type(self).__name__} moves {name!r}, and parts() names {', '.join(self.part) or 'none'}."
             )
         if not self.energies_are_tried:
+            own = getattr(self, "energy", None)
+            followed = energies_in(own) if own is not None else []
             for energy in energies_in(self):
-                check_energy(energy, self.space, batch.inputs, batch.y, batch.mask)
+                check_energy(
+                    energy,
+                    self.space,
+                    batch.inputs,
+                    batch.y,
+                    batch.mask,
+                    followed=energy in followed,
+                    trained=self,
+                )
             self.energies_are_tried = True
         part = self.part[name]
         for p in part.rest:

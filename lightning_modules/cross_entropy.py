@@ -24,7 +24,7 @@ class CrossEntropy(TaskNetScheme):
     taught ones.
 
     Raises:
-        ValueError: fewer than 1 step, fewer than 0 epochs, or a weight below 0.
+        ValueError: fewer than 1 step, fewer than 0 epochs, a weight below 0, or one without a teacher.
     """
 
     def __init__(
@@ -42,6 +42,10 @@ class CrossEntropy(TaskNetScheme):
         at_least(1, task_steps=task_steps)
         at_least(0, warm_up=warm_up or 0)
         not_negative(taught_weight=taught_weight or 0)
+        if taught_weight is not None and teacher is None:
+            raise ValueError(
+                "taught_weight is given and no teacher: nothing is taught. Give one, or leave it out."
+            )
         self.save_hyperparameters()
         self.task_net, self.task_optimizer, self.task_steps = task_net, task_optimizer, task_steps
         self.teacher, self.warm_up, self.taught_weight = teacher, warm_up or 0, taught_weight

@@ -52,8 +52,9 @@ Inputs: TypeAlias = Tensor | NamedInputs
 
 
 def tensors_of(inputs: Inputs) -> list[Tensor]:
-    """The tensors of inputs."""
-    return [inputs] if isinstance(inputs, Tensor) else [*inputs._tensors().values()]
+    """The dense tensors of inputs; of inputs of a kind of the user's own, none."""
+    found = inputs._tensors().values() if isinstance(inputs, NamedInputs) else [inputs]
+    return [one for one in found if isinstance(one, Tensor) and one.layout is torch.strided]
 
 
 def rows_of(inputs: Inputs, index: Tensor) -> Any:  # noqa: ANN401  (the type of `inputs`)

@@ -47,11 +47,11 @@ class Bare(Inference):
         return like
 
 
-class Doubled(Bare):
-    """A search whose answers have another type than the truth."""
+class Short(Bare):
+    """A search that answers for one example."""
 
     def found(self, like: Tensor) -> Any:  # noqa: ANN401  (a mistake)
-        return Prediction(like.double(), like[:, 0], Status.CONVERGED, 0)
+        return Prediction(like[:1], like[:1, 0], Status.CONVERGED, 0)
 
 
 class Forgetful(TaskNetScheme):
@@ -94,8 +94,8 @@ PLAIN = ["scheme/cross_entropy"]
         ),
         (
             SEARCH,
-            [f"--search={__name__}.Doubled"],
-            "and type torch.float64: they have to be (32, 14) and torch.float32, as `like` is.",
+            [f"--search={__name__}.Short"],
+            "the search Short gives answers of shape (1, 14): they have to be (32, 14), as `like` is.",
         ),
         (
             SEARCH,
@@ -106,6 +106,11 @@ PLAIN = ["scheme/cross_entropy"]
             PLAIN,
             ["--trainer.callbacks=RichProgressBar"],
             "--trainer.callbacks has no ModelCheckpoint, and a run tests its best checkpoint. To add to the",
+        ),
+        (
+            PLAIN,
+            ["--trainer.callbacks=ModelCheckpoint", "--trainer.callbacks.monitor=val/nothing"],
+            "val/nothing",
         ),
         (
             PLAIN,
@@ -120,7 +125,7 @@ PLAIN = ["scheme/cross_entropy"]
         (
             PLAIN,
             [f"--model={__name__}.Forgetful", "--model.space=energies.spaces.LabelSets"],
-            "its __init__ has to hand its keyword arguments on, as in super().__init__(**scheme).",
+            "its __init__ sets it, or does not hand its keyword arguments on, as super().__init__(**scheme)",
         ),
     ],
 )

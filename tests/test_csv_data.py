@@ -15,13 +15,13 @@ from scripts import train
 from test_predict_new import lines_of
 
 ROOT = Path(__file__).resolve().parent.parent
-GOOD = '\ufeffage,"length, cm",calm,sad\r\n1.5,,0,1\r\n\r\n-2e1, ? ,1,0\r\n'
+GOOD = """\ufeffchild's age,"length,, cm",2019,sad\r\n1.5,,0,1\r\n\r\n"-2e1","",1,0\r\n"""
 
 
 def test_the_last_columns_are_labels_and_empty_cells_are_missing() -> None:
     table = read_csv(GOOD.encode(), where="own.csv", num_labels=2)
-    assert [feature.name for feature in table.features] == ["age", "length, cm"]
-    assert table.labels == ("calm", "sad")
+    assert [feature.name for feature in table.features] == ["child's age", "length,, cm"]
+    assert table.labels == ("2019", "sad")
     np.testing.assert_array_equal(table.x, np.array([[1.5, np.nan], [-20, np.nan]], np.float32))
     np.testing.assert_array_equal(table.y, [[0, 1], [1, 0]])
 
@@ -29,8 +29,20 @@ def test_the_last_columns_are_labels_and_empty_cells_are_missing() -> None:
 @pytest.mark.parametrize(
     ("text", "num_labels", "message"),
     [
-        ("1.5,2,0,1\n1,2,1,0\n", 2, r"own\.csv, line 1: '1\.5' is no name: the first line names the columns"),
-        ("a,,l\n1,2,0\n", 1, r"own\.csv, line 1: '\?' is no name"),
+        (
+            "1.5,2,0,1\n1,2,1,0\n",
+            2,
+            r"own\.csv, line 1: '1\.5' is no name: the first line has to name the columns",
+        ),
+        (
+            ",a,l\n0,2,0\n",
+            1,
+            r"own\.csv, line 1: column 1 has no name: name it, or write the file without it",
+        ),
+        ('a,b,l\n"1,5",2,0\n', 1, r"own\.csv, line 2: '1,5' is no number; decimals take a point"),
+        ("a,b,l\n%1,2,0\n", 1, r"own\.csv, line 2: '%1' is no number"),
+        ("a,b,l\n{0 1,2 1}\n", 1, r"own\.csv, line 2: '\{0 1' is no number"),
+        ('a,b,l\n"1,2,0\n', 1, r"own\.csv, line 2: unexpected end of data"),
         ("a,b,a\n1,2,0\n", 1, r"own\.csv, line 1: the name 'a' comes twice"),
         ("a;b;l\n1;2;0\n", 1, r"own\.csv, line 1: there is one column: separate names and values by commas"),
         ("a,b,l\n1,2,0\n1,2\n", 1, r"own\.csv, line 3: 2 values, but the header declares 3 attributes"),

@@ -156,10 +156,10 @@ class Listed(Energy):
 
     def __init__(self) -> None:
         super().__init__()
-        self.layers = [torch.nn.Linear(14, 1)]
+        self.layers, self.bias = [torch.nn.Linear(14, 1)], torch.nn.Parameter(torch.zeros(1))
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        return self.layers[0](y.float()).squeeze(-1)
+        return self.layers[0](y.float()).squeeze(-1) + self.bias
 
 
 class Bare(Energy):
@@ -226,6 +226,60 @@ def test_an_energy_that_cannot_be_trained_is_named(
     joint = f"--model.energy.joint={__name__}.{name}"
     assert train.main([*files, joint, f"--run_dir={tmp_path}/run"]) == 2
     assert message in " ".join(capsys.readouterr().err.split())
+
+
+class Counted(Energy):
+    """A count of labels, with the gradient that a search takes written out."""
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return (y > 0.5).float().sum(-1)
+
+    def given(self, x: Tensor) -> ConditionedEnergy:
+        return ConditionedEnergy(lambda y: self(x, y), lambda y: (self(x, y), torch.ones_like(y)))
+
+
+class OfInputs(Energy):
+    """A part of an energy that depends on the inputs alone, and with a layer of another module."""
+
+    def __init__(self, layer: torch.nn.Linear) -> None:
+        super().__init__()
+        self.layers = [layer]
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.layers[0](x).squeeze(-1).expand(y.shape[:-1])
+
+
+def test_what_no_search_descends_needs_no_gradient_in_answers() -> None:
+    space, x, y, layer = LabelSets(5), torch.ones(3, 2), torch.ones(3, 5), torch.nn.Linear(2, 1)
+    check_energy(Counted(), space, x, y)
+    check_energy(OfInputs(layer), space, x, y, followed=False, trained=layer)
+    with pytest.raises(ValueError, match="the energy OfInputs has no gradient in the answers: searches and"):
+        check_energy(OfInputs(layer), space, x, y, trained=layer)
+    with pytest.raises(ValueError, match="the energy OfInputs learns with tensors that are not among its"):
+        check_energy(OfInputs(layer), space, x, y, followed=False)
+
+
+@pytest.mark.parametrize("x", [torch.eye(3).to_sparse(), torch.eye(3).to_sparse_csr()])
+def test_inputs_of_any_layout_may_be_tried(x: Tensor) -> None:
+    check_energy(OfAnswers(), LabelSets(5), x, torch.ones(3, 5))
+
+
+class OfAnswers(Energy):
+    """An energy of answers alone."""
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return y.float().square().sum(-1)
+
+
+def test_an_operation_without_a_derivative_is_named() -> None:
+    class Jump(Energy):
+        def forward(self, x: Tensor, y: Tensor) -> Tensor:
+            return torch.heaviside(y.float() - 0.5, torch.tensor(0.0)).sum(-1)
+
+    with pytest.raises(
+        ValueError, match="the energy Jump cannot be differentiated in the answers: derivative"
+    ):
+        check_energy(Jump(), LabelSets(5), torch.ones(3, 2), torch.ones(3, 5))
 
 
 def test_an_energy_is_left_as_it_was() -> None:

@@ -72,10 +72,12 @@ def test_taught_answers_count_as_much_as_they_are_asked_to(weight: float | None)
     torch.testing.assert_close(found, want)
 
 
-def test_a_weight_of_taught_answers_below_zero_is_refused() -> None:
+def test_a_weight_of_taught_answers_below_zero_or_without_a_teacher_is_refused() -> None:
     options = {"space": LabelSets(3), "metric": MultiLabelScores(3)}
     with pytest.raises(ValueError, match=r"taught_weight is -0\.1: take a finite number, 0 or more"):
         CrossEntropy(nn.Identity(), adam, taught_weight=-0.1, **options)
+    with pytest.raises(ValueError, match="taught_weight is given and no teacher: nothing is taught"):
+        CrossEntropy(nn.Identity(), adam, taught_weight=0.1, **options)
 
 
 class Fixed(pl.LightningDataModule):

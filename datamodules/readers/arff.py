@@ -3,18 +3,17 @@
 Shapes: N rows, D features, L labels.
 """
 
-import re
 from dataclasses import dataclass
 
 import numpy as np
 from scipy.sparse import csr_array
 
 from datamodules.errors import ArffError, quoted, short
-from datamodules.readers.arff_header import Attribute, Header, read_header, read_names
+from datamodules.readers.arff_header import Attribute, Header, read_header
 from datamodules.readers.arff_rows import Rows, read_rows
+from datamodules.readers.csv_cells import read_cells
 
 ROOT_LABEL = "root"
-EMPTY = re.compile(r"(?<![^,])[ \t\r]*(?![^,])")  # a cell of a row
 
 
 @dataclass(frozen=True)
@@ -50,8 +49,8 @@ def read_csv(content: bytes, *, where: str, num_labels: int) -> ArffTable:
 
     A cell that is empty or ? is missing. `where` is the file's name, for the errors.
     """
-    lines = [EMPTY.sub("?", line) if line.strip() else "" for line in _decode(content).split("\n")]
-    header = read_names(lines[0], where)
+    lines, names = read_cells(_decode(content), where)
+    header = Header(tuple(Attribute(name, line=1) for name in names), first_row=1)
     if not num_labels:
         raise ArffError(
             f"{where} does not say how many of its {len(header.attributes)} columns are labels, the last "

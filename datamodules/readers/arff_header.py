@@ -15,7 +15,6 @@ NOMINAL = re.compile(rf"""\{{((?:{QUOTED}|\\.|[^'"}}\\])*+)\}}\s*+(?:%.*)?""")
 CELL = re.compile(rf"""\s*+({QUOTED}|(?:\\.|[^,'"\\])*+)\s*+(,|\Z)""")
 MEKA = re.compile(r"-C\s++(-?\d{1,9})(?!\d)")
 ESCAPE = re.compile(r"\\(['\"\\%])")
-NUMBER = re.compile(r"[-+]?[\d.]+(?:e[-+]?\d+)?", re.IGNORECASE)
 DEEPEST = 50  # levels of a class hierarchy
 
 
@@ -111,26 +110,6 @@ def _attribute(line: str, number: int) -> tuple[Attribute, bool]:
     if not nominal and any(value.count("/") >= DEEPEST for value in values):
         raise Bad(f"a class of {short(name)} has more than {DEEPEST} levels")
     return Attribute(name, tuple(values), number), not nominal
-
-
-def read_names(line: str, where: str) -> Header:
-    """The header of a CSV file: its first line names the columns, which are numeric.
-
-    Raises:
-        ArffError: no name, a number in place of one, or a name twice; the message names the file.
-    """
-    try:
-        names = split_cells(line.strip())
-        if len(names) < 2:
-            raise Bad("there is one column: separate names and values by commas")
-        for at, name in enumerate(names):
-            if name in ("", "?") or NUMBER.fullmatch(name):
-                raise Bad(f"{quoted(name)} is no name: the first line names the columns")
-            if name in names[:at]:
-                raise Bad(f"the name {quoted(name)} comes twice")
-    except Bad as error:
-        raise ArffError(f"{where}, line 1: {error}. Correct this line.") from None
-    return Header(tuple(Attribute(name, line=1) for name in names), first_row=1)
 
 
 def split_cells(text: str) -> list[str]:

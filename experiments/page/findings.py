@@ -64,8 +64,11 @@ def _claims(paper: dict[str, Any], filled: References) -> str:
         page = filled.of(entry["table"])
         view, own = _verdicts(page, entry["holds"])
         controls = {v.column: v for v in _verdicts(page, entry["control"])[1]} if "control" in entry else {}
+        but_of = entry.get("but", {})
+        if strange := but_of.keys() - {verdict.column for verdict in own}:
+            raise TableError(f"{SOURCE}: `{entry['holds']}` has no verdict on {min(strange)}. Correct `but`.")
         for verdict in own:
-            but = filled.fill(entry.get("but", {}).get(verdict.column, ""), SOURCE)
+            but = filled.fill(but_of.get(verdict.column, ""), SOURCE)
             text = _line(page, view, verdict, controls.get(verdict.column), but)
             lines.append(Line(verdict, bool(words.beyond(view, verdict)), text))
         rows = ",".join(dict.fromkeys(row for v in (*own[:1], *controls.values()) for row in v.claim.rows))
@@ -85,7 +88,7 @@ def _tally(lines: list[Line]) -> str:
         "Reproduced or refuted with seeds beyond the plan": sum(
             line.added for line in papers if line.verdict.state in DECIDED
         ),
-        "Level, for the runs are the same": sum(v.state == LEVEL and v.p is None for v in found),
+        "Level because the runs are identical": sum(v.state == LEVEL and v.p is None for v in found),
         "Undecided, with an interval that excludes the paper's number": sum(
             v.state == UNDECIDED and v.excludes for v in found
         ),
@@ -155,11 +158,13 @@ def _below(view: Summary, verdict: Verdict) -> str:
 
 
 def _against(page: Summary, view: Summary, verdict: Verdict) -> list[str]:
-    """The other scores by which a decided claim is not found to be so."""
+    """The other scores by which a decided claim is not found to be so, or not known to be."""
     if view is not page or verdict.state not in DECIDED:
         return []
     found = words.by_other_scores(page, verdict)
-    return [said for said in found if not said.endswith((f": {verdict.state}", f": {NOT_YET}"))]
+    return [
+        said.replace(NOT_YET, FOUND[NOT_YET]) for said in found if not said.endswith(f": {verdict.state}")
+    ]
 
 
 def _stale(view: Summary, verdict: Verdict) -> str:

@@ -3,13 +3,14 @@
 import re
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from experiments import store
 from experiments.page import words
 from experiments.page.summary import Summary
-from experiments.page.verdicts import STATES
-from experiments.plan.table import TABLES
+from experiments.page.verdicts import STATES, Cell
+from experiments.plan.table import TABLES, Table
 
 TRIALS = ".trials.json"  # the end of the name of a sweep's trials
 COLUMNS = (
@@ -76,21 +77,27 @@ def line(summary: Summary, title: str) -> str:
     """The line of one table; `title` may be used as the text of a link."""
     table, cells = summary.table, summary.cells.values()
     place = " ".join(f"{key} {table.source[key]}" for key in ("table", "figure") if table.source.get(key))
-    of_plan = sum(min(cell.finished, cell.planned) for cell in cells)
-    more = sum(cell.finished for cell in cells) - of_plan
-    runs = f"{of_plan}/{sum(cell.planned for cell in cells)}{f' + {more}' if more else ''}"
+    planned = sum(cell.planned for cell in cells)
+    of_plan = planned - sum(map(partial(missing, table), cells))
+    more = sum(len(cell.finished) for cell in cells) - of_plan
+    runs = f"{of_plan}/{planned}{f' + {more}' if more else ''}"
     states = Counter(v.state for view in (summary, *summary.measures) for v in view.verdicts)
     counts = [str(states[state] or "") for state in STATES]
     return f"| {' | '.join([f'[{title}]({table.name}.md)', place, runs, hours_left(summary), *counts])} |"
+
+
+def missing(table: Table, cell: Cell) -> int:
+    """How many planned runs of a cell have not finished."""
+    return len(set(table.seeds) - set(cell.finished)) if cell.planned else 0
 
 
 def hours_left(summary: Summary) -> str:
     """The hours of one CPU core that the missing runs take, and how many runs have no such estimate."""
     hours, unknown = 0.0, 0
     for place, cell in summary.cells.items():
-        missing = 0 if summary.table.columns[place[1]].unavailable else max(0, cell.planned - cell.finished)
-        hours += missing * summary.seconds.get(place, 0) / 3600
-        unknown += 0 if place in summary.seconds else missing
+        left = 0 if summary.table.columns[place[1]].unavailable else missing(summary.table, cell)
+        hours += left * summary.seconds.get(place, 0) / 3600
+        unknown += 0 if place in summary.seconds else left
     known = [words.hours(hours)] if hours else []
     return " + ".join([*known, *[f"{unknown} not known"] * bool(unknown)])
 

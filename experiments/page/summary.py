@@ -201,7 +201,9 @@ def _cell(
     paper = Sample(printed[0], printed[1], table.reported_runs or 1) if printed else None
     ours = Sample.of(list(values.values())) if values else None
     other = any(usual[name] != checksum for r in own for name, checksum in (r.get("data") or {}).items())
-    return Cell(row, column, ours, paper, planned, stale, mixed, other, values, finished=len(finished))
+    return Cell(
+        row, column, ours, paper, planned, stale, mixed, other, values, finished={r["seed"] for r in finished}
+    )
 
 
 def usual_data(records: Iterable[store.Record]) -> dict[str, str]:

@@ -37,7 +37,7 @@ class Cell:
     values: dict[int, float] = field(default_factory=dict)
     stars: str = ""  # * and *: under which readings of its spread the paper's number differs
     below: bool = False  # below the floor of its column
-    finished: int = 0  # runs, with or without the metric
+    finished: Collection[int] = ()  # the seeds of its runs, with or without the metric
 
     @property
     def sample(self) -> Sample | None:

@@ -92,7 +92,7 @@ def rule(summary: Summary) -> str:
         said.append(
             f"Among the {len(chances)} differences with an interval the false-discovery rate is kept at "
             f"{100 * ALPHA:g} % (Benjamini-Hochberg): {sum(v.many for v in found)} verdicts that alone would "
-            "hold or fail are undecided. A level is not controlled so."
+            "hold or fail are undecided. Levels are not part of this control."
         )
     if any(v.needed for v in found):
         said.append(

@@ -180,10 +180,10 @@ def _classes(message: str, found: re.Match[str]) -> list[str]:
 def _no_argument(owner: str, name: str, message: str, files: list[str]) -> str:
     places = [f for f in files if mentions(f, rf"\b{name}\s*:")]
     where = f"{_place(message)}{f', in {places[-1]}' if places else ''}"
-    if name in arguments_of(owner):  # of a base class that its __init__ does not hand them to
+    if name in arguments_of(owner):  # of a base class, which it does not reach
         return (
-            f"{owner} does not take {name!r}{where}: its __init__ has to hand its keyword arguments on, as "
-            "in super().__init__(**scheme)."
+            f"{owner} does not take {name!r}{where}: its __init__ sets it, or does not hand its keyword "
+            "arguments on, as super().__init__(**scheme) does."
         )
     return f"{owner} has no argument {name!r}{where}. {suggest(name, arguments_of(owner))}"
 

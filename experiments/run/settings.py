@@ -46,7 +46,8 @@ def check(config: Namespace) -> None:
             "--trainer.enable_checkpointing is false, and a run tests its best checkpoint. Leave it out."
         )
     given = trainer.callbacks or []
-    added = [callback["class_path"] for callback in (given if isinstance(given, list) else [given])]
+    given = given if isinstance(given, list) else [given]
+    added = [callback["class_path"] for callback in given]
     if not any(_is_a(name, callbacks.ModelCheckpoint) for name in added):
         raise ConfigError(
             "--trainer.callbacks has no ModelCheckpoint, and a run tests its best checkpoint. To add to the "
