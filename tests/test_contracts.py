@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from pytorch_lightning import Callback
 from torch import Tensor
 
 import toy_world
@@ -19,6 +20,7 @@ from scripts import train
 from toy_world import World
 
 world = toy_world.world  # the fixture
+CPU = torch.device("cpu")
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -52,6 +54,13 @@ class Short(Bare):
 
     def found(self, like: Tensor) -> Any:  # noqa: ANN401  (a mistake)
         return Prediction(like[:1], like[:1, 0], Status.CONVERGED, 0)
+
+
+class Placed(Callback):
+    """A callback with a default that YAML cannot hold."""
+
+    def __init__(self, device: torch.device | str | None = CPU) -> None:
+        self.device = device
 
 
 class Forgetful(TaskNetScheme):
@@ -121,6 +130,11 @@ PLAIN = ["scheme/cross_entropy"]
             PLAIN,
             ["--trainer.callbacks+=StochasticWeightAveraging", "--trainer.callbacks.swa_lrs=0.1"],
             "StochasticWeightAveraging: averaged weights would choose the epoch, and a run keeps and tests",
+        ),
+        (
+            PLAIN,
+            [f"--trainer.callbacks+={__name__}.Placed"],
+            "Placed (at trainer.callbacks.2) has a default that no file can hold: set device.",
         ),
         (
             PLAIN,

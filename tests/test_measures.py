@@ -35,7 +35,7 @@ def test_a_measure_is_the_same_table_through_another_number_with_the_papers_besi
     assert [v.state for v in hours.verdicts if v.column == "easy"] == ["level"]  # an hour each
     text = page.markdown(summary())
     assert "- teaching takes as long (`taught <= plain`): 1 level" in text
-    assert "## Hours" in text and "1.0 ± 0.0 (3/3) [-2.0]" in text.split("## Hours")[1]
+    assert "## Hours" in text and "1.0 ± 0.0 (3/2) [-2.0]" in text.split("## Hours")[1]
 
 
 def test_a_measure_may_be_of_some_rows_alone(world: World) -> None:

@@ -91,10 +91,6 @@ def test_only_incomplete_files_of_our_own_are_removed(tmp_path: Path) -> None:
         ),
         ("--trainer.accumulate_grad_batches=2", "take a larger --data.batch_size"),
         ("--trainer.enable_checkpointing=false", "a run tests its best checkpoint"),
-        (
-            "--trainer.callbacks+=StochasticWeightAveraging --trainer.callbacks.swa_lrs=0.1",
-            "StochasticWeightAveraging (at trainer.callbacks.2) has a default that no file can hold: set dev",
-        ),
         ("--config=", "--config takes a file, such as conf/data/yeast.yaml."),
         (
             '--trainer.callbacks=[{"class_path":"OnExceptionCheckpoint","init_args":{"dirpath":"there"}}]',
