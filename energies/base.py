@@ -20,7 +20,7 @@ class ConditionedEnergy:
     """An energy with its input fixed: a function from y to E, with its derivative.
 
     `value_and_gradient` maps y to (E, dE/dy), for procedures that search y. No gradient reaches the
-    parameters. An energy without a closed form is differentiated by autograd.
+    parameters. An energy without a closed form (`has_closed_form`) is differentiated by autograd.
 
     `detached` maps y to E, for a step in which the parameters do not learn. What was computed of the input is
     a constant there, so a backward pass to y does not walk through its graph.

@@ -23,9 +23,11 @@ def read_cells(text: str, where: str) -> tuple[list[str], list[str]]:
         _check_names(names)
         for row in rows:
             cells = [cell.strip() or "?" for cell in row]
-            if bad := next((cell for cell in cells if set(cell) & set(",%{")), None):
+            line = ",".join(cells)
+            if "%" in line or "{" in line or line.count(",") >= len(cells) > 0:  # signs of ARFF
+                bad = next(cell for cell in cells if set(cell) & set(",%{"))
                 raise ValueError(f"{quoted(bad)} is no number; decimals take a point")
-            lines[rows.line_num - 1] = ",".join(cells)
+            lines[rows.line_num - 1] = line
     except (csv.Error, ValueError) as error:
         at = max(rows.line_num, 1)
         raise ArffError(f"{where}, line {at}: {error}. Correct this line.") from None

@@ -3,7 +3,6 @@
 import re
 from collections import Counter
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 from experiments import store
@@ -78,7 +77,7 @@ def line(summary: Summary, title: str) -> str:
     table, cells = summary.table, summary.cells.values()
     place = " ".join(f"{key} {table.source[key]}" for key in ("table", "figure") if table.source.get(key))
     planned = sum(cell.planned for cell in cells)
-    of_plan = planned - sum(map(partial(missing, table), cells))
+    of_plan = planned - sum(missing(table, cell) for cell in cells)
     more = sum(len(cell.finished) for cell in cells) - of_plan
     runs = f"{of_plan}/{planned}{f' + {more}' if more else ''}"
     states = Counter(v.state for view in (summary, *summary.measures) for v in view.verdicts)

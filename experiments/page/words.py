@@ -100,8 +100,8 @@ def rule(summary: Summary) -> str:
         )
     if any(beyond(summary, v) for v in found):
         said.append(
-            "Seeds beyond the plan were added when the first had been seen, mostly where a verdict was open. "
-            "An interval with them is surer than it should be."
+            "Seeds beyond the plan make an interval surer than it should be, if they were added when the "
+            "first had been seen."
         )
     if summary.scores:
         said.append(
