@@ -7,6 +7,8 @@ import this: it switches the collector off.
 import gc
 import os
 
+from experiments.lean import import_torchmetrics
+
 SERVER = os.getpid()
 
 
@@ -18,3 +20,4 @@ def _pass_over() -> None:
 
 os.register_at_fork(before=_pass_over, after_in_child=gc.enable)
 gc.disable()
+import_torchmetrics()

@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from experiments.errors import Stopped, UserError
+from experiments.lean import import_torchmetrics
 from experiments.run import slurm
 from experiments.run.memory import unswept
 from experiments.tracking import agent
@@ -67,6 +68,7 @@ def main(arguments: list[str] | None = None) -> int:
         name, dry, arguments = take_options(arguments)
         cluster = None if name is None else read_cluster(name)
         with unswept():
+            import_torchmetrics()
             from pytorch_lightning.utilities import rank_zero_only
 
             from experiments.run.by_hand import train

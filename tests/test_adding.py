@@ -37,6 +37,8 @@ MOST = {  # files of an addition
     "A kind of answer": 4,
 }
 
+FEW = [f"--trainer.limit_{part}_batches=20" for part in ("train", "val", "test")]
+
 
 def files(section: str) -> dict[str, str]:
     """The files of a section, by path."""
@@ -90,7 +92,7 @@ def test_what_the_page_adds_is_few_files_and_trains(copy: Path, name: str) -> No
     todo = commands(SECTIONS[name])
     for words in todo:
         done = subprocess.run(
-            [sys.executable, *words[1:]],
+            [sys.executable, *words[1:], *(FEW if "scripts.train" in words else ())],
             cwd=copy,
             env=there,
             capture_output=True,
