@@ -16,14 +16,12 @@ os.environ.setdefault("JSONARGPARSE_DEPRECATION_WARNINGS", "off")  # LightningCL
 import hypothesis
 import pytest
 import torch
-from jaxtyping import install_import_hook
 
 import shape_checks
 
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # counts only before anything imports triton
 
-CHECKED = ("energies", "inference", "losses")
 ROOT = Path(__file__).resolve().parent.parent
 # Files that take a minute or more. They go first: at the end one worker would be left with them.
 LONG = (
@@ -38,7 +36,7 @@ LONG = (
 )
 
 gc.disable()  # until all tests are imported: see pytest_runtestloop
-install_import_hook(CHECKED, "shape_checks.checked")
+shape_checks.install()
 torch.set_num_threads(1)
 # Sizes are drawn the same way each time, and a slow machine is no failure.
 hypothesis.settings.register_profile("suite", deadline=None, derandomize=True)
@@ -73,7 +71,7 @@ def root() -> Path:
 def seeded() -> None:
     """What a test draws and checks does not depend on the tests before it."""
     torch.manual_seed(0)
-    shape_checks.begin()
+    shape_checks.calls.clear()
 
 
 @pytest.fixture(autouse=True)

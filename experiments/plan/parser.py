@@ -37,7 +37,7 @@ class ConfigCLI(LightningCLI):
         *,
         run_dir: str,
         base: Path | None = BASE,
-        parser_class: type[LightningArgumentParser] = LightningArgumentParser,
+        parser_class: type[LightningArgumentParser] = SharingParser,
     ) -> None:
         self.base, self.run_dir = base, run_dir
         super().__init__(
@@ -75,6 +75,10 @@ class ConfigCLI(LightningCLI):
             self.config = parser.parse_args(layers.arguments())
         except (ArgumentError, OmegaConfBaseException) as error:
             raise ConfigError(advise(parser, str(error), layers.files, layers.used)) from None
+
+    def _dump_config(self) -> None:
+        """Lightning keeps it in checkpoints, and would write it as YAML, which is slow, and read that."""
+        self.config_dump = self.resolved()
 
     def resolved(self) -> dict[str, Any]:
         """The whole config, defaults written out, references resolved."""

@@ -38,6 +38,8 @@ class SharingParser(LightningArgumentParser):
 
 
 def _hashable(value: object) -> object:
+    if isinstance(value, LightningArgumentParser):  # jsonargparse makes the same parsers of classes for both
+        return type(value), value.parser_mode
     try:
         hash(value)
     except TypeError:
