@@ -1,7 +1,7 @@
 """What jaxtyping's import hook puts on every function of the science; see conftest.
 
-Each test checks the first calls of a function, up to `FIRST`: a test that trains makes the same calls over and
-over, and checks take a third of its time.
+Each test checks the first calls of a function, up to `FIRST`: a test that trains makes the same calls over
+and over, and to check them all takes a quarter of its time.
 """
 
 from collections import Counter
