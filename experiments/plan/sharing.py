@@ -1,4 +1,7 @@
-"""A parser with a cache: the cells of a table share most of their parts, and each part is parsed once."""
+"""A parser with a cache: a part of a config is parsed once.
+
+By itself jsonargparse parses a part again for each object around it. The cells of a table share most parts.
+"""
 
 from contextvars import copy_context
 from typing import Any, ClassVar
