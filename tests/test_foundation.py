@@ -161,6 +161,13 @@ def test_the_training_script_starts_without_the_slow_packages(root: Path) -> Non
     assert not packages_loaded(root, "-m", "scripts.train", "--help", "all") & SLOW_PACKAGES
 
 
+def test_torchmetrics_imports_neither_scipy_nor_transformers_which_later_code_may(root: Path) -> None:
+    lean = "from experiments.lean import import_torchmetrics; import_torchmetrics(); "
+    later = "from lightning_utilities.core.imports import package_available as there; assert there('scipy')"
+    assert "scipy" in packages_loaded(root, "-c", "import torchmetrics")
+    assert not packages_loaded(root, "-c", lean + later) & {"scipy", "transformers"}
+
+
 @pytest.mark.parametrize("script", ["reproduce", "fetch_data"])
 def test_a_script_that_trains_nothing_starts_without_torch(root: Path, script: str) -> None:
     assert not packages_loaded(root, "-m", f"scripts.{script}", "--help") & {"torch", "pytorch_lightning"}
