@@ -308,6 +308,7 @@ def test_a_graph_can_be_walked_twice_and_holds_on_to_nothing(path: chain.Path) -
     once, twice = (torch.autograd.grad(loss, scores, retain_graph=True) for _ in range(2))
     for left, right in zip(once, twice, strict=True):
         assert left.equal(right)
+    gc.collect()  # what the first import of a path leaves holds the frames that led to it
     gc.disable()
     try:
         watched = weakref.ref(loss.grad_fn.next_functions[0][0].solved)
