@@ -6,8 +6,9 @@ and over, and to check them all takes a quarter of its time.
 
 from collections import Counter
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from inspect import isfunction
+from types import CodeType
 from typing import Any, TypeVar
 
 import jaxtyping
@@ -17,7 +18,7 @@ from beartype.roar import BeartypeDecorHintException
 FIRST = 20
 CHECKED = ("energies", "inference", "losses")
 Function = TypeVar("Function", bound=Callable)
-calls: Counter[Callable] = Counter()
+calls: Counter[CodeType] = Counter()
 
 
 def install() -> None:
@@ -25,20 +26,24 @@ def install() -> None:
     decorate = jaxtyping.jaxtyped
 
     def sparing(*, typechecker: Any) -> Callable:  # noqa: ANN401
-        return lambda function: _at_first(function, decorate(function, typechecker=typechecker))
+        return lambda function: _at_first(function, partial(decorate, typechecker=typechecker))
 
     jaxtyping.jaxtyped = sparing
     jaxtyping.install_import_hook(CHECKED, "shape_checks.checked")
 
 
-def _at_first(function: Any, checks: Any) -> Any:  # noqa: ANN401
+def _at_first(function: Any, decorate: Callable) -> Any:  # noqa: ANN401
     if not isfunction(function):
-        return checks
+        return decorate(function)
+    code = function.__code__  # of all functions that one `def` within another function makes
+    if calls[code] >= FIRST:
+        return function
+    checks = decorate(function)
 
     @wraps(function)
     def either(*arguments: object, **named: object) -> object:
-        calls[function] += 1
-        return (checks if calls[function] <= FIRST else function)(*arguments, **named)
+        calls[code] += 1
+        return (checks if calls[code] <= FIRST else function)(*arguments, **named)
 
     return either
 
