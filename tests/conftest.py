@@ -71,7 +71,7 @@ def root() -> Path:
 def seeded() -> None:
     """What a test draws and checks does not depend on the tests before it."""
     torch.manual_seed(0)
-    shape_checks.calls.clear()
+    shape_checks.begin()
 
 
 @pytest.fixture(autouse=True)

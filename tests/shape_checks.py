@@ -32,6 +32,12 @@ def install() -> None:
     jaxtyping.install_import_hook(CHECKED, "shape_checks.checked")
 
 
+def begin() -> None:
+    """Check the calls of a new test, whatever the one before it has disabled."""
+    calls.clear()
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
 def _at_first(function: Any, decorate: Callable) -> Any:  # noqa: ANN401
     if not isfunction(function):
         return decorate(function)
