@@ -13,8 +13,9 @@ HIDDEN = ("scipy", "transformers")
 def import_torchmetrics() -> None:
     """Import torchmetrics, which Lightning imports, before Lightning: a start takes a third less time.
 
-    By itself it imports scipy and transformers, for metrics of sound and of generated text. While it is
-    imported here, these two look as if they were not installed; afterwards only those metrics are missing.
+    By itself it imports scipy and transformers, for metrics of sound, generated text and captions. While it
+    is imported here, these two look as if they were not installed. So in this process torchmetrics lacks what
+    needs transformers, as BERTScore and CLIPScore do; everything else, and these two packages, are there.
     """
     from lightning_utilities.core import imports
 

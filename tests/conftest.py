@@ -1,7 +1,7 @@
 """What all tests share: one thread a process, draws that repeat, and shape checks on the science.
 
-The shapes written in the annotations of energies, inference and losses are checked at every call in the
-tests: jaxtyping's import hook has beartype look at each argument and result.
+The shapes written in the annotations of energies, inference and losses are checked at the first calls of each
+function in a test: jaxtyping's import hook has beartype look at each argument and result.
 """
 
 import gc

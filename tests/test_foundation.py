@@ -163,7 +163,8 @@ def test_the_training_script_starts_without_the_slow_packages(root: Path) -> Non
 
 def test_torchmetrics_imports_neither_scipy_nor_transformers_which_later_code_may(root: Path) -> None:
     lean = "from experiments.lean import import_torchmetrics; import_torchmetrics(); "
-    later = "from lightning_utilities.core.imports import package_available as there; assert there('scipy')"
+    later = "from lightning_utilities.core.imports import package_available as there; assert there('scipy'); "
+    later += "from torchmetrics.segmentation import HausdorffDistance"
     assert "scipy" in packages_loaded(root, "-c", "import torchmetrics")
     assert not packages_loaded(root, "-c", lean + later) & {"scipy", "transformers"}
 
