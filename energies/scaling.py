@@ -8,6 +8,7 @@ Shapes: B examples, K values of alpha.
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from typing import TypeVar
 
 import torch
 from jaxtyping import Float
@@ -21,6 +22,7 @@ from networks.sizes import at_least
 
 EPSILON = 1e-8
 
+P = TypeVar("P", bound=Potentials)
 Rows = Float[Tensor, " B"]
 
 
@@ -167,7 +169,7 @@ class ScaledEnergy(StructuredEnergy):
         return self.energy.pairwise_parameters()
 
 
-def under_each(p: Potentials, alphas: Float[Tensor, " K"]) -> Potentials:
+def under_each(p: P, alphas: Float[Tensor, " K"]) -> P:
     """The potentials with U times each alpha: one batch of K B examples, ordered by alpha."""
     return p.repeat(len(alphas)).times(alphas.repeat_interleave(len(p.unary)))
 

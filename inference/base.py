@@ -5,10 +5,12 @@ from abc import ABC, ABCMeta, abstractmethod
 from dataclasses import dataclass
 from typing import Generic, TypeVar, get_args, get_origin
 
+from jaxtyping import Float
 from torch import Tensor
 
 from energies.base import ValueAndGradient
 from energies.potentials import Potentials
+from energies.scaling import under_each
 from energies.spaces import AnswerSpace
 
 P = TypeVar("P", bound=Potentials)
@@ -57,6 +59,11 @@ class Criterion(ABC, Generic[P]):
     def loss(self, p: P, y: Tensor) -> Tensor:
         """The loss (B,) of each example; y is its true answer."""
 
+    def losses(self, p: P, y: Tensor, alphas: Float[Tensor, " K"]) -> Float[Tensor, "K B"]:
+        """The loss of each example with U times each alpha."""
+        answers = y.repeat(len(alphas), *[1] * (y.dim() - 1))
+        return self.loss(under_each(p, alphas), answers).unflatten(0, (len(alphas), -1))
+
     @abstractmethod
     def predict(self, p: P) -> Tensor:
         """The answer to each example, discrete or relaxed, 0 at masked positions."""
@@ -77,6 +84,9 @@ class CriterionPair(Criterion[P]):
 
     def loss(self, p: P, y: Tensor) -> Tensor:
         return self.loss_of.loss(p, y)
+
+    def losses(self, p: P, y: Tensor, alphas: Float[Tensor, " K"]) -> Float[Tensor, "K B"]:
+        return self.loss_of.losses(p, y, alphas)
 
     def predict(self, p: P) -> Tensor:
         return self.prediction_of.predict(p)

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from datamodules.batches import Batch, Batches
 from energies.base import StructuredEnergy
-from energies.potentials import Potentials
-from energies.scaling import ScaledEnergy, Scaling, under_each
+from energies.scaling import ScaledEnergy, Scaling
 from inference.base import Criterion
 from lightning_modules.base import Part
 from lightning_modules.crf import CRFScheme
@@ -100,16 +99,10 @@ class CRFScaled(CRFScheme):
         for batch in subset:
             p = self.energy.potentials(batch.inputs, batch.mask)
             at_once = max(1, NUMBERS // p.numbers)
-            parts = [self._sums(p, batch.y, some) for some in alphas.split(at_once)]
-            total += torch.cat(parts)
+            parts = [self.criterion.losses(p, batch.y, some) for some in alphas.split(at_once)]
+            total += torch.cat(parts).sum(1, dtype=torch.float64)
             count += len(batch.y)
         return total / count
-
-    def _sums(self, p: Potentials, y: Tensor, alphas: Float[Tensor, " K"]) -> Float[Tensor, " K"]:
-        """Losses summed over a batch, in one call for all alphas."""
-        answers = y.repeat(len(alphas), *[1] * (y.dim() - 1))
-        losses = self.criterion.loss(under_each(p, alphas), answers)
-        return losses.unflatten(0, (len(alphas), -1)).sum(1, dtype=torch.float64)
 
     def parts(self) -> dict[str, Part]:
         learned = self.energy.parameters()

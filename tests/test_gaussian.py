@@ -1,6 +1,7 @@
 """Gaussian fields against the matrix written out: scores, norms, the best point, its gradients."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from energies.gaussian import CapEmbeddings, Definite, GaussianEnergy, GaussianP
 from energies.spaces import PixelMasks
 from gaussian_fields import field, written_out
 from inference import gaussian
+from inference.base import Criterion
 from inference.gaussian.criteria import CrossEntropy
 from inference.gaussian.solve import Cholesky, ConjugateGradient, NotDefinite
 
@@ -321,6 +323,19 @@ def test_the_energy_of_masks_is_minus_the_score_of_its_field() -> None:
     lower, upper = energy(x, y[0] - step), energy(x, y[0] + step)
     torch.testing.assert_close((upper - lower) / 2, (slope * step).sum((1, 2)), rtol=1e-6, atol=1e-12)
     torch.testing.assert_close(value, energy(x, y[0]))
+
+
+@few
+@sizes
+def test_one_solve_gives_the_losses_under_all_alphas(
+    b: int, n: int, m: int, d: int, seed: int, signs: bool, masked: bool
+) -> None:
+    p, criterion = field(b, n, m, d, seed=seed, signs=signs, masked=masked), CrossEntropy()
+    y = torch.rand(b, n, *[m] * (m > 2), dtype=torch.float64)
+    alphas = torch.tensor([0.25, 1.0, 8.0], dtype=torch.float64)
+    one_by_one = torch.stack([criterion.loss(p.times(float(alpha)), y) for alpha in alphas])
+    for found in (criterion.losses, partial(Criterion.losses, criterion)):  # our own, and by repetition
+        torch.testing.assert_close(found(p, y, alphas), one_by_one, equal_nan=True)
 
 
 def test_predictions_are_answers_of_the_space() -> None:
