@@ -48,6 +48,8 @@ NETS = {  # data, scheme and objective of the runs in which a network predicts
     "dynamic_ranking": (CROPS, "seal_dynamic", "ranking"),
     "infnet_margin": (CROPS, "infnet", "joint_margin"),
     "infnet_separated": (CROPS, "infnet", "joint_separated"),
+    "infnet_sampled": (WHOLE, "infnet", "joint_sampled"),
+    "infnet_truncated": (CROPS, "infnet", "joint_truncated"),
     "infnet_perceptron": (WHOLE, "infnet", "joint_perceptron"),
     "implicit_ssvm": (WHOLE, "implicit", "margin"),
     "implicit_dvn": (WHOLE, "implicit", "implicit_dvn"),
