@@ -54,8 +54,9 @@ curve came out the same, speeds apart. *Within the noise of a seed*: the cell mo
 standard deviation over its seeds. *Different*: it moved by more, or it has one seed.
 
 On a page, † marks a number made with an earlier config. ‡ marks a cell whose runs were made on several kinds
-of processor, or resumed after their code had changed or with uncommitted changes. § marks a cell below the
-*floor* of its column, the score of an answer that learns nothing of the inputs.
+of processor, or resumed after their code had changed or with uncommitted changes. ¶ marks a cell with a run
+that read another version of a file. § marks a cell below the *floor* of its column, the score of an answer
+that learns nothing of the inputs.
 """
 FIGURES = """## What energies have learnt of answers
 

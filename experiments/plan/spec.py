@@ -31,7 +31,7 @@ from experiments.plan.table import (
     Table,
 )
 from experiments.plan.yaml_file import Tree, YamlFile, read_yaml
-from experiments.sweep.file import SWEEPS, is_sweep, read_sweep, refuse_name
+from experiments.sweep.file import SWEEPS, kind_of, read_sweep, refuse_name
 
 POINTS = 1000  # of a sweep
 
@@ -72,10 +72,11 @@ def _load(name: str) -> YamlFile:
         if is_file(SWEEPS / path.name):
             raise TableError(f"{unknown} There is a sweep of this name:  make sweep SWEEP={path.stem}")
         raise TableError(f"{unknown} {suggest(name, sorted(p.stem for p in TABLES.glob('*.yaml')))}")
-    if is_sweep(str(path)):
+    file = read_yaml(path)
+    if kind_of(file.tree) == "sweep":
         raise TableError(f"{path} is a sweep, not a table:  make sweep SWEEP={path}")
     refuse_name(path)
-    return read_yaml(path)
+    return file
 
 
 class _Reader(Reader):

@@ -144,7 +144,7 @@ def read_sweep(name: str | Path) -> Sweep:
         file = read_yaml(path)
     except TableError as error:
         raise SweepError(str(error)) from None
-    if _kind(file.tree) == "table":
+    if kind_of(file.tree) == "table":
         raise SweepError(f"{path} is a table, not a sweep:  make reproduce TABLE={name}")
     if path.stem.lower() == INDEX:
         raise SweepError(of_index(path))
@@ -177,12 +177,12 @@ def is_sweep(name: str) -> bool:
     if not name.endswith((".yaml", ".yml")):
         return is_file(SWEEPS / f"{name}.yaml") and not is_file(TABLES / f"{name}.yaml")
     try:
-        return is_file(Path(name)) and _kind(read_yaml(Path(name)).tree) == "sweep"
+        return is_file(Path(name)) and kind_of(read_yaml(Path(name)).tree) == "sweep"
     except TableError:
         return False
 
 
-def _kind(tree: Tree) -> str:
+def kind_of(tree: Tree) -> str:
     """What a file is by its keys: a sweep, a table, or neither."""
     keys = tree.keys() if isinstance(tree, dict) else set()
     signs = {"sweep": {"method", "parameters", "command"}, "table": {"rows", "columns"}}
