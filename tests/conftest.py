@@ -7,7 +7,10 @@ function in a test: jaxtyping's import hook has beartype look at each argument a
 import gc
 import os
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("WANDB_MODE", "offline")
@@ -35,6 +38,8 @@ LONG = (
     "text",
 )
 
+LARGE = 10_000_000  # bytes of a file of word vectors
+
 gc.disable()  # until all tests are imported: see pytest_runtestloop
 shape_checks.install()
 torch.set_num_threads(1)
@@ -44,8 +49,8 @@ hypothesis.settings.load_profile("suite")
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Two more than there are processors: workers often wait for processes that their tests start."""
-    return (os.cpu_count() or 1) + 2
+    """One more than there are processors: workers often wait for processes that their tests start."""
+    return (os.cpu_count() or 1) + 1
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -59,6 +64,21 @@ def pytest_runtestloop() -> None:
     gc.enable()
     gc.freeze()
     gc.set_threshold(10_000)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def published_vectors() -> Iterator[None]:
+    """Files of word vectors as large as GloVe's are parsed once: that takes seconds, in dozens of tests."""
+    from datamodules import tagged
+
+    once = lru_cache(maxsize=4)(tagged.read_vectors)
+
+    def read(content: bytes, wanted: set[str] | None, num_dims: int, *, where: str) -> dict[str, Any]:
+        parse = once if len(content) > LARGE else once.__wrapped__
+        return {**parse(content, wanted and frozenset(wanted), num_dims, where=where)}
+
+    with patch.object(tagged, "read_vectors", read):
+        yield
 
 
 @pytest.fixture

@@ -101,6 +101,7 @@ def has(file: Path, number: str, at: str | None = None) -> bool:
     return as_float(number) in {as_float(found[0]) for found in NUMBER.finditer(file.read_text())}
 
 
+@cache
 def tables() -> list[Table]:
     """All tables of conf/tables."""
     return [read_table(path.stem) for path in sorted(Path("conf/tables").glob("*.yaml"))]

@@ -1,4 +1,7 @@
-"""Semantic roles cut from the published files, for tests that train: real sentences, few of them."""
+"""Semantic roles cut from the published files, for tests that train: real sentences, few of them.
+
+Runs on them read with the real encoder, of which three layers of six are left.
+"""
 
 from functools import cache
 from pathlib import Path
@@ -7,7 +10,7 @@ from tempfile import mkdtemp
 from committed import ROOT, data_of
 from datamodules.sources.files import Sources
 from datamodules.sources.registry import data_set
-from text_parts import no_encoder
+from text_parts import no_encoder, with_layers
 
 NEEDED = {"train": 32, "validation": 6, "test": 6}  # sentences of a part
 SHORT = 15  # lines of a sentence
@@ -30,9 +33,10 @@ def first_sentences(part: str, count: int, *, short: bool = False) -> bytes:
 
 @cache
 def options() -> tuple[str, ...]:
-    """The options of a run on few short sentences; no layers of the encoder are kept."""
+    """The options of a run on few short sentences; no states of the encoder are kept."""
     folder = Path(mkdtemp(prefix="roles-"))
     for part, count in NEEDED.items():
         (folder / f"{part}.tsv").write_bytes(first_sentences(part, count, short=True))
     files = [f"--data.{part}={folder / part}.tsv" for part in NEEDED]
+    files.append(f"--data.encoder={with_layers(3, folder)}")
     return (*files, "--data.kept_layers=0", "--data.num_train=40")  # even: two processes share all

@@ -26,6 +26,7 @@ from experiments.plan.layers import file_and_row, layered, rows_of
 from experiments.plan.parser import Args
 from experiments.plan.spec import read_table
 from experiments.run.cli import TrainCLI
+from experiments.run.epochs import InPlace
 
 DDP = Path("conf/trainer/ddp.yaml")
 QUICK = ["--trainer.max_epochs=1", "--trainer.limit_train_batches=3", "--trainer.limit_val_batches=1"]
@@ -183,6 +184,16 @@ def text_of(layer: str) -> str:
     return yaml.safe_dump(rows_of(Path(file))[row])
 
 
+class WithoutOptimizers(InPlace):
+    """Writes checkpoints without the state of optimizers: none of so many runs is resumed."""
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: str | Path, storage_options: object = None
+    ) -> None:
+        """See InPlace."""
+        super().save_checkpoint(checkpoint | {"optimizer_states": []}, path)
+
+
 class SmallCLI(TrainCLI):
     """Builds a run as scripts.train does, from a config with other sizes, wherever they stand.
 
@@ -217,6 +228,7 @@ class SmallCLI(TrainCLI):
         self.trainer = self.instantiate_trainer(
             callbacks=callbacks, precision="32-true" if draws else "64-true", **layer
         )
+        self.trainer.strategy.checkpoint_io = WithoutOptimizers()
         self.datamodule.batch_size = SIZES["batch_size"] * (1 if two else 2)
         before = {name: p.detach().clone() for name, p in model.named_parameters()}
         with nullcontext() if draws else no_draws(model):
@@ -279,6 +291,9 @@ def no_draws(model: LightningModule) -> Iterator[None]:
         at = quantile((num_samples,)).to(p.dtype) * p.sum(-1, keepdim=True)
         return torch.searchsorted(p.cumsum(-1), at.contiguous()).clamp_max(p.shape[-1] - 1)
 
+    def uniform_(t: Tensor, low: float = 0, high: float = 1, **kind: Any) -> Tensor:
+        return t.copy_(low + (high - low) * quantile(t.shape))
+
     def draw(logits: Tensor, num_samples: int) -> Tensor:
         return rand(num_samples, *logits.shape) < logits.detach().sigmoid()
 
@@ -287,7 +302,7 @@ def no_draws(model: LightningModule) -> Iterator[None]:
         patch.object(torch, "randn", randn),
         patch.object(torch.Tensor, "multinomial", multinomial),
         patch.object(torch.Tensor, "exponential_", lambda t: t.copy_(-quantile(t.shape).log())),
-        patch.object(torch.Tensor, "uniform_", lambda t, a=0, b=1: t.copy_(a + (b - a) * quantile(t.shape))),
+        patch.object(torch.Tensor, "uniform_", uniform_),
         patch.object(sets, "draw", draw),
         patch.object(nn.BatchNorm2d, "forward", at_rest),
     ):

@@ -37,7 +37,7 @@ MOST = {  # files of an addition
     "A kind of answer": 4,
 }
 
-FEW = [f"--trainer.limit_{part}_batches=20" for part in ("train", "val", "test")]
+FEW = [f"--trainer.limit_{part}_batches=3" for part in ("train", "val", "test")]
 
 
 def files(section: str) -> dict[str, str]:

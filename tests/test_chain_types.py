@@ -27,7 +27,7 @@ INTERPRETED = (
 )  # slow without a GPU, left out
 NEEDS = {"compiled": "numba", "triton": "triton"}
 WAYS = [*((path, "one") for path in PATHS), ("reference", "step"), ("auto", "step"), ("auto", "example")]
-LENGTHS, SCALES, SIZE = (100, 7), (20.0, 1.0), 5
+LENGTHS, SCALES, SIZE = (50, 7), (20.0, 1.0), 5
 EXAMPLES, LENGTH = len(LENGTHS), max(LENGTHS)
 pytestmark = pytest.mark.filterwarnings("ignore:(invalid value|divide by zero|overflow) encountered")
 

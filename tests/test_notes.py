@@ -20,6 +20,7 @@ from experiments.plan.table import TABLES
 from note_numbers import QUOTED, has, numbers, quotations, tables, texts, unsupported
 
 RESULTS = Path("results/seal_mlc.jsonl")
+FILLED = References()  # keeps what it has read of the committed records
 
 
 @pytest.fixture(autouse=True)
@@ -57,8 +58,7 @@ def test_references_are_what_the_records_say() -> None:
         "paper(dynamic_nce - ce)": "2.36",
         "paper(ce) - ce": f"{42.40 - statistics.fmean(ce.values()):.2f}",
     }
-    filled = References()
-    assert {what: filled.fill(f"{{seal_mlc/bibtex/{what}}}") for what in expected} == expected
+    assert {what: FILLED.fill(f"{{seal_mlc/bibtex/{what}}}") for what in expected} == expected
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_an_interval_of_two_seeds_says_so(place: str) -> None:
         if record["column"] == column:
             seeds.setdefault(record["row"], set()).add(record["seed"])
     shared = set.intersection(*(seeds[row] for row in what.strip("()").split(" - ")))
-    said = References().fill(f"{{{place.format('interval')}}}")
+    said = FILLED.fill(f"{{{place.format('interval')}}}")
     assert said.endswith(" (two seeds)") == (len(shared) == 2)
 
 
@@ -84,19 +84,19 @@ def test_what_rounds_to_zero_has_no_minus() -> None:
 
 def test_a_verdict_in_prose_is_the_verdict_of_the_page() -> None:
     page = Path("results/seal_mlc.md").read_text()
-    told = References().fill("{seal_mlc/cal500/verdict(dynamic_nce > ce)}")
-    verdicts = References().of("seal_mlc").verdicts
+    told = FILLED.fill("{seal_mlc/cal500/verdict(dynamic_nce > ce)}")
+    verdicts = FILLED.of("seal_mlc").verdicts
     means = {v.claim.holds: v.state for v in verdicts if v.column == ""}
     others = [v for v in verdicts if v.column and v.state != means.get(v.claim.holds, v.state)]
     assert others  # the mean over columns is another claim
     for v in others:
-        assert References().fill(f"{{seal_mlc/{v.column}/verdict({v.claim.holds})}}") == v.state
+        assert FILLED.fill(f"{{seal_mlc/{v.column}/verdict({v.claim.holds})}}") == v.state
     after = page.partition("(`dynamic_nce > ce`)")[2]
     assert f"CAL500: {told}" in after.partition("\n- ")[0]
 
 
 def test_a_cell_without_runs_is_said_to_have_none() -> None:
-    assert References().fill("{seal_mlc/eurlexev/ce}") == ABSENT
+    assert FILLED.fill("{seal_mlc/eurlexev/ce}") == ABSENT
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_a_wrong_reference_is_named_with_its_file_and_line(reference: str, why: 
     file = tmp_path / "text.yaml"
     file.write_text(f"first\nsecond {{{reference}}}\n")
     with pytest.raises(TableError) as raised:
-        References().fill(file.read_text(), file)
+        FILLED.fill(file.read_text(), file)
     assert f"{file}:2: the reference {{{reference}}}: " in str(raised.value) and why in str(raised.value)
 
 
@@ -162,7 +162,7 @@ def test_findings_count_the_claims_of_every_page_that_has_some() -> None:
     lines = re.findall(r"^\| \[(\w+)\]\(\S+\) \|((?: \d* \|){5})$", findings.PAGE.read_text(), re.M)
     counted = {name: sum(map(int, re.findall(r"\d+", cells))) for name, cells in lines}
     for name in (path.stem for path in TABLES.glob("*.yaml") if page_file(path.stem).exists()):
-        page = References().of(name)
+        page = FILLED.of(name)
         verdicts = [v for view in (page, *page.measures) for v in view.verdicts if not v.claim.ours]
         paper = page.table.source.get("paper") in PAPERS
         assert counted.get(name, 0) == (len(verdicts) if paper else 0), name

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,6 +24,18 @@ def no_encoder() -> str:
     if not find_spec("transformers"):
         return "transformers is not installed: it is in the extra hf"
     return "" if Path(place_of(ENCODER)).is_dir() else f"{ENCODER} is in no folder here"
+
+
+def with_layers(count: int, folder: Path) -> Path:
+    """The encoder with its first layers alone, as a folder made in `folder`."""
+    whole, cut = Path(place_of(ENCODER)), folder / f"{count}-layers"
+    cut.mkdir()
+    for path in whole.iterdir():
+        (cut / path.name).symlink_to(path)
+    config = json.loads((cut / "config.json").read_text()) | {"num_hidden_layers": count}
+    (cut / "config.json").unlink()
+    (cut / "config.json").write_text(json.dumps(config))
+    return cut
 
 
 def missing() -> str:
