@@ -174,7 +174,7 @@ class Solved(torch.autograd.Function):
     """The solution, with gradients of any order by further solves.   [Scaling eq. 15]
 
     g = dL/dU solves the same system for dL/ds; dL/dA = -sum_m (g_m r_m^T A + r_m g_m^T A), with r_m the sum
-    of s over all labels but m.
+    of s over all labels but m. All terms are one product, of size N D: memory of that size takes the time.
     """
 
     @staticmethod
@@ -191,4 +191,5 @@ class Solved(torch.autograd.Function):
         if not ctx.needs_input_grad[1]:
             return g, None, None
         r = s.sum(-1, keepdim=True) - s
-        return g, -(g @ (r.mT @ a) + r @ (g.mT @ a)), None
+        sums = torch.cat([r, g], -1).mT @ a  # (B, 2 M, D)
+        return g, torch.cat([g, r], -1) @ -sums, None

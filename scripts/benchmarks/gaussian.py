@@ -6,8 +6,8 @@ Parity first: all solutions agree with float64. One example, two labels; one thr
 events. A mode takes
 two systems, (lambda I + K) x = mean and (lambda I - K) x = difference of the labels' scores. The low-rank
 solve of linear_operator has no minus sign: it solves the first system twice, and is compared on that. K has
-eigenvalues from 0.9 lambda down to a hundredth of that. Then follow the cost by N and D, the steps of
-conjugate gradient, and what a solver keeps for the gradient. linear_operator is no dependency here:
+eigenvalues from 0.9 lambda down to a hundredth of that. Memory is what torch allocates at once, beside U and
+A. Then follow the cost by N and D, and the steps of conjugate gradient. linear_operator is no dependency:
 
     pip install --no-deps --target peers linear_operator
     PYTHONPATH=peers python -m scripts.benchmarks.gaussian
@@ -28,7 +28,7 @@ from torch import Tensor
 from energies.gaussian import GaussianPotentials
 from inference import gaussian
 from inference.gaussian.solve import ConjugateGradient
-from scripts.peers.timing import by_events, show, side_by_side
+from scripts.peers.timing import by_events, peak_memory, print_table, show, side_by_side
 
 SIZES = [(32, 64), (32, 128), (128, 64), (128, 128)]  # side of a square picture, features
 SIDES, FEATURES = (32, 64, 96, 128), (16, 64, 128, 256, 512, 1024)
@@ -155,8 +155,9 @@ def timed(calls: Mapping[str, Callable[[], object]], repeats: int, device: str) 
 def compare(console: Console, device: str) -> None:
     """A column for each size, with and without the gradient."""
     for title in ("the mode", "the mode and its gradient in U and A"):
-        times = {}
+        times, memory = {}, {}
         for side, features in SIZES:
+            size = f"{side}x{side} D={features}"
             p = field(side, features, device)
             if "gradient" in title:
                 p = GaussianPotentials(p.unary.requires_grad_(), p.embedding.requires_grad_())
@@ -164,10 +165,12 @@ def compare(console: Console, device: str) -> None:
                 calls = {name: with_gradient(call, leaves) for name, call in contenders(p, console).items()}
             else:
                 calls = dict(contenders(p, console))
-            times[f"{side}x{side} D={features}"] = timed(calls, 20 if side == 32 else 3, device)
+            times[size] = timed(calls, 20 if side == 32 else 3, device)
+            memory[size] = {name: f"{peak_memory(call):.2f} MiB" for name, call in calls.items()}
         names = list(next(iter(times.values())))
         padded = {size: {name: t.get(name, math.nan) for name in names} for size, t in times.items()}
         show(title, padded, "woodbury")
+        print_table(f"memory of {title}", memory)
 
 
 def by_size(device: str) -> None:
@@ -179,8 +182,7 @@ def by_size(device: str) -> None:
             calls = {path: partial(gaussian.mode, p, path) for path in ("woodbury", "cg")}
             solver = ConjugateGradient(p.embedding, p.ridge, 2, tolerance=TOLERANCE)
             solver(p.unary)
-            kept = 4 * (p.embedding.numel() + 2 * min(side * side, features) ** 2) / 2**20
-            rows[f"D={features}, {int(solver.steps.max())} steps, {kept:.1f} MiB"] = timed(calls, 5, device)
+            rows[f"D={features}, {int(solver.steps.max())} steps"] = timed(calls, 5, device)
         show(f"{side}x{side}", rows, "woodbury")
 
 

@@ -1,12 +1,14 @@
-"""Timing of several functions in turn, in several rounds: CPU time, one thread; or events of a GPU."""
+"""Timing of functions in turn, in several rounds: CPU time, one thread; or events of a GPU. Memory."""
 
 import time
 from collections.abc import Callable, Mapping
+from itertools import accumulate
 from statistics import median
 
 import torch
 from rich.console import Console
 from rich.table import Table
+from torch.profiler import ProfilerActivity, profile
 
 from experiments.run import memory
 
@@ -51,6 +53,21 @@ def by_events(calls: Mapping[str, Callable[[], object]], repeats: int) -> dict[s
             torch.cuda.synchronize()
             spent[name].append(began.elapsed_time(ended) / repeats * 1e3)
     return {name: median(times) for name, times in spent.items()}
+
+
+def peak_memory(call: Callable[[], object]) -> float:
+    """The most MiB that torch allocates at once in a second call, beside what is there before it."""
+    call()
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        call()
+        return (torch.cuda.max_memory_allocated() - before) / 2**20
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as found:
+        call()
+    assert found.profiler is not None and found.profiler.kineto_results is not None
+    events = found.profiler.kineto_results.events()
+    return max(accumulate(event.nbytes() for event in events if event.name() == "[memory]")) / 2**20
 
 
 def show(title: str, rows: dict[str, dict[str, float]], reference: str) -> None:
