@@ -24,7 +24,7 @@ from experiments.errors import UserError
 from inference.exact import lowest
 from lightning_modules.base import Scheme
 from lightning_modules.engine.bookkeeping import judge, scores_of
-from scripts.finished_run import finished, of
+from scripts.finished.run import finished, of
 from scripts.options import refused
 
 Row = dict[str, float]  # the energy, then scores

@@ -37,7 +37,7 @@ from experiments.plan.identity import difference
 from lightning_modules.base import Scheme
 from lightning_modules.crf import CRFScheme
 from lightning_modules.engine.bookkeeping import judge, scores_of
-from scripts.finished_run import built, finished, of
+from scripts.finished.run import built, finished, of
 from scripts.options import count, refused
 
 SEED = 0  # of the samples

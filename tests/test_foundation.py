@@ -169,7 +169,7 @@ def test_torchmetrics_imports_neither_scipy_nor_transformers_which_later_code_ma
     assert not packages_loaded(root, "-c", lean + later) & {"scipy", "transformers"}
 
 
-@pytest.mark.parametrize("script", ["reproduce", "fetch_data"])
+@pytest.mark.parametrize("script", ["reproduce", "fetch_data", "predict"])
 def test_a_script_that_trains_nothing_starts_without_torch(root: Path, script: str) -> None:
     assert not packages_loaded(root, "-m", f"scripts.{script}", "--help") & {"torch", "pytorch_lightning"}
 

@@ -23,7 +23,7 @@ from make_mlc import clus_arff
 from scheme_runs import configs
 from scripts import train
 from scripts.figures import interactions as draw_interactions
-from scripts.finished_run import finished
+from scripts.finished.run import finished
 
 B, L, G = 5, 4, 6
 NAN = float("nan")

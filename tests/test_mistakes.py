@@ -21,7 +21,7 @@ from inference.chain.crf import CRF
 from lightning_modules.base import Part
 from lightning_modules.cross_entropy import CrossEntropy
 from scripts import options, train
-from scripts.finished_run import built
+from scripts.finished.run import built
 from toy_world import World
 
 world = toy_world.world  # the fixture

@@ -29,7 +29,7 @@ from networks.fcn import FCN, AveragedCrops, Windows, pixels
 from networks.unet import UNet
 from scripts.figures import masks as figure_of_masks
 from scripts.figures import similarity
-from scripts.finished_run import finished
+from scripts.finished.run import finished
 
 HORSES = Horses32()
 needs_horses = pytest.mark.skipif(HORSES.missing() is not None, reason=str(HORSES.missing()))

@@ -21,7 +21,8 @@ from experiments.errors import UserError
 from finished_runs import ROOT, Run, file_of_test, lines_of, runner, scores
 from make_mlc import dense_arff
 from scripts import predict, train
-from scripts.finished_run import built
+from scripts.finished.answers import spare_inputs
+from scripts.finished.run import built
 
 TAGS = "NV"
 LETTERS = """
@@ -154,7 +155,7 @@ def test_no_file_that_is_read_is_written_over(
     assert predict.main([str(folder), f"--new={folder}/new.jsonl"]) == 2
     assert {file.read_text() for file in (*files.values(), folder / "new.jsonl")} == {rows}
     with pytest.raises(UserError, match="has data of the run"):
-        predict.spare_inputs(tmp_path, folder, None)
+        spare_inputs(tmp_path, folder, None)
 
 
 def share_of(count: int, seed: int, share: float) -> np.ndarray:

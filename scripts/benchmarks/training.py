@@ -5,9 +5,9 @@
 Parity first: the scheme and the bare loop end with the same weights, the two forms of a set with the same
 gradients. CPU time, one thread, batch of 32. Last, the overhead of chains over their unary network: words as
 long as the handwritten ones, a random picture for each letter. The online search of alpha uses the same share
-of training words as on the real data. For joint training of taggers see scripts.benchmarks.sequences. Of
-pictures only a step of FCN-CE is here: K masks a picture and gradient-based inference are in
-scripts.benchmarks.pictures, an epoch of a Gaussian field in scripts.benchmarks.gaussian_training.
+of training words as on the real data. For joint training of taggers see scripts.benchmarks.sequences. At the
+end come the tables of scripts.benchmarks.pictures (K masks a picture, gradient-based inference) and
+scripts.benchmarks.gaussian_training (an epoch of a Gaussian field).
 """
 
 import sys
@@ -37,6 +37,7 @@ from losses.objectives import Guesses, NCERanking
 from networks.inputs import Sequences
 from networks.lenet import LeNet
 from networks.mlp import LabelMLP
+from scripts.benchmarks import gaussian_training, pictures
 from scripts.options import alone
 from scripts.peers.bare import CD, FEATURES, LABELS, NCE, ROWS, FCNCrossEntropy, Loop, adamw, rows, trainer
 from scripts.peers.timing import show, side_by_side
@@ -224,6 +225,8 @@ def main() -> None:
     )
     show("NCE samples, loss and gradient", sets(), "members")
     show("one epoch of chains", chains(), "unary network")
+    pictures.main()
+    gaussian_training.main()
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ from experiments.errors import UserError
 from inference import interactions
 from lightning_modules.base import Scheme
 from scripts.figures import axes as interaction_figures
-from scripts.finished_run import finished, of, term
+from scripts.finished.run import finished, of, term
 from scripts.options import refused
 
 LEAST = {"labels": 5, "tags": 5, "gradient": 10}  # least count in the training rows

@@ -27,7 +27,7 @@ from inference.interactions import rank_correlation
 from losses.costs import soft_iou
 from losses.objectives import Objective, Regression
 from scripts.figures.axes import draw
-from scripts.finished_run import finished, of, term
+from scripts.finished.run import finished, of, term
 from scripts.options import refused
 
 if TYPE_CHECKING:

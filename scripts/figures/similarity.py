@@ -19,7 +19,7 @@ from energies.gaussian import GaussianEnergy
 from experiments.errors import UserError
 from inference import gaussian
 from scripts.figures.axes import draw, heat, span
-from scripts.finished_run import finished, of, term
+from scripts.finished.run import finished, of, term
 from scripts.options import refused
 
 if TYPE_CHECKING:
