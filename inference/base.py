@@ -5,6 +5,7 @@ from abc import ABC, ABCMeta, abstractmethod
 from dataclasses import dataclass
 from typing import Generic, TypeVar, get_args, get_origin
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -14,6 +15,7 @@ from energies.scaling import under_each
 from energies.spaces import AnswerSpace
 
 P = TypeVar("P", bound=Potentials)
+NUMBERS = 2**24  # that the potentials of one call may have
 
 
 class Status(enum.Enum):
@@ -60,7 +62,11 @@ class Criterion(ABC, Generic[P]):
         """The loss (B,) of each example; y is its true answer."""
 
     def losses(self, p: P, y: Tensor, alphas: Float[Tensor, " K"]) -> Float[Tensor, "K B"]:
-        """The loss of each example with U times each alpha."""
+        """The loss of each example with U times each alpha, as many alphas in one call as memory allows."""
+        parts = alphas.split(max(1, NUMBERS // p.numbers))
+        return torch.cat([self._under_each(p, y, some) for some in parts])
+
+    def _under_each(self, p: P, y: Tensor, alphas: Float[Tensor, " K"]) -> Float[Tensor, "K B"]:
         answers = y.repeat(len(alphas), *[1] * (y.dim() - 1))
         return self.loss(under_each(p, alphas), answers).unflatten(0, (len(alphas), -1))
 

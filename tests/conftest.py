@@ -68,14 +68,14 @@ def pytest_runtestloop() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def published_vectors() -> Iterator[None]:
-    """Files of word vectors as large as GloVe's are parsed once: that takes seconds, in dozens of tests."""
+    """Files of vectors as large as GloVe's are parsed once for each set of words: it takes seconds a time."""
     from datamodules import tagged
 
     once = lru_cache(maxsize=4)(tagged.read_vectors)
 
     def read(content: bytes, wanted: set[str] | None, num_dims: int, *, where: str) -> dict[str, Any]:
         parse = once if len(content) > LARGE else once.__wrapped__
-        return {**parse(content, wanted and frozenset(wanted), num_dims, where=where)}
+        return {**parse(content, None if wanted is None else frozenset(wanted), num_dims, where=where)}
 
     with patch.object(tagged, "read_vectors", read):
         yield

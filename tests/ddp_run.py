@@ -5,6 +5,7 @@ What is run is built once, and then the process forks: building takes longer tha
 
 import json
 import os
+import shutil
 import socket
 import sys
 import warnings
@@ -75,6 +76,7 @@ def alone(folder: Path, built: dict[int, SmallCLI]) -> None:
     for place, cli in built.items():
         ended = cli.fit(cli.model, folder / f"{place}-alone")
         torch.save(ended, folder / f"{place}-alone.pt")
+        shutil.rmtree(folder / f"{place}-alone")  # checkpoints of all runs would fill gigabytes
 
 
 def together(folder: Path, built: dict[int, SmallCLI], rank: int, ranks: dict[str, str]) -> None:
@@ -88,6 +90,9 @@ def together(folder: Path, built: dict[int, SmallCLI], rank: int, ranks: dict[st
         for way in ways:
             ended = cli.fit(deepcopy(cli.model), folder / f"{place}-{way}", two=True, draws=way == "drawn")
             torch.save(ended, folder / f"{place}-{way}-{rank}.pt")
+            torch.distributed.barrier()
+            if rank == 0:
+                shutil.rmtree(folder / f"{place}-{way}")
     torch.save((threshold(rank), gradients(rank)), folder / f"shared-{rank}.pt")
     torch.distributed.destroy_process_group()  # its threads may not outlive the interpreter
 

@@ -1,6 +1,6 @@
 """Semantic roles cut from the published files, for tests that train: real sentences, few of them.
 
-Runs on them read with the real encoder, of which three layers of six are left.
+Runs on them use the first three of the real encoder's six layers.
 """
 
 from functools import cache

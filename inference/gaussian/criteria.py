@@ -27,7 +27,10 @@ class CrossEntropy(Criterion[GaussianPotentials]):
     def losses(
         self, p: GaussianPotentials, y: Float[Tensor, "B ..."], alphas: Float[Tensor, " K"]
     ) -> Float[Tensor, "K B"]:
-        """See Criterion. s* is linear in U, so the system is solved once.   [Scaling eq. 12]"""
+        """See Criterion. s* is linear in U, so the system is solved once for all alphas.   [Scaling eq. 12]
+
+        A loss is NaN where alpha s* is not finite.
+        """
         s = gaussian.mode(p.definite())
         return _cross_entropy(alphas.view(-1, *[1] * s.dim()) * s, p, y)
 

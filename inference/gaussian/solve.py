@@ -174,7 +174,7 @@ class Solved(torch.autograd.Function):
     """The solution, with gradients of any order by further solves.   [Scaling eq. 15]
 
     g = dL/dU solves the same system for dL/ds; dL/dA = -sum_m (g_m r_m^T A + r_m g_m^T A), with r_m the sum
-    of s over all labels but m. All terms are one product, of size N D: memory of that size takes the time.
+    of s over all labels but m. One product writes both terms: to write N D numbers takes most of the time.
     """
 
     @staticmethod

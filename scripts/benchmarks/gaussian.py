@@ -35,7 +35,7 @@ SIDES, FEATURES = (32, 64, 96, 128), (16, 64, 128, 256, 512, 1024)
 TOLERANCE = 1e-5
 RIGHT = 1e-3  # largest relative error that counts as equal, in float32
 
-LOW_RANK = "linear_operator, low rank"
+LOW_RANK, BY_SCIPY = "linear_operator, low rank", "scipy, cg"
 Contenders = dict[str, Callable[[], Tensor]]
 
 
@@ -123,7 +123,7 @@ def contenders(p: GaussianPotentials, console: Console) -> Contenders:
         "linear_operator, cg": partial(by_cg, p),
     }
     if not p.unary.requires_grad and not p.unary.is_cuda:
-        makers["scipy, cg"] = partial(by_scipy, p)
+        makers[BY_SCIPY] = partial(by_scipy, p)
     if p.unary.shape[1] <= 1024:
         makers["dense Cholesky"] = partial(by_dense, p)
     found: Contenders = {}
@@ -166,7 +166,11 @@ def compare(console: Console, device: str) -> None:
             else:
                 calls = dict(contenders(p, console))
             times[size] = timed(calls, 20 if side == 32 else 3, device)
-            memory[size] = {name: f"{peak_memory(call):.2f} MiB" for name, call in calls.items()}
+            memory[size] = {
+                name: f"{peak_memory(call, device):.2f} MiB"
+                for name, call in calls.items()
+                if name != BY_SCIPY  # its vectors are numpy's, which torch does not count
+            }
         names = list(next(iter(times.values())))
         padded = {size: {name: t.get(name, math.nan) for name in names} for size, t in times.items()}
         show(title, padded, "woodbury")

@@ -182,8 +182,8 @@ def words() -> Batches:
     lengths = (LENGTHS[0] + LENGTHS[1] * torch.randn(WORDS, generator=draw)).round().clamp(3, LONGEST)
     mask = torch.arange(LONGEST) < lengths.unsqueeze(1)
     y = torch.randint(26, (WORDS, LONGEST), generator=draw)
-    pictures = torch.rand(26, 16, 8, generator=draw) < 0.3
-    x = (pictures[y] ^ (torch.rand(WORDS, LONGEST, 16, 8, generator=draw) < 0.1)).to(torch.uint8)
+    letters = torch.rand(26, 16, 8, generator=draw) < 0.3
+    x = (letters[y] ^ (torch.rand(WORDS, LONGEST, 16, 8, generator=draw) < 0.1)).to(torch.uint8)
     y = nn.functional.one_hot(y, 26) * mask.unsqueeze(-1)
     return Batches(Sequences(x, mask), y, batch_size=32, seed=0)
 

@@ -30,7 +30,7 @@ def write_answers(
     """Predict a part of the run's data, or the examples of `new`; how many answers there are, and where.
 
     Raises:
-        UserError: the folder is no finished run, or a path does not do for what it is to be.
+        UserError: the folder is no finished run, `out` cannot be written as asked, or there is no `new`.
         DataError: the data cannot be read.
     """
     scheme, data = built(run)

@@ -55,10 +55,10 @@ def by_events(calls: Mapping[str, Callable[[], object]], repeats: int) -> dict[s
     return {name: median(times) for name, times in spent.items()}
 
 
-def peak_memory(call: Callable[[], object]) -> float:
+def peak_memory(call: Callable[[], object], device: str) -> float:
     """The most MiB that torch allocates at once in a second call, beside what is there before it."""
     call()
-    if torch.cuda.is_available():
+    if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
         call()
@@ -67,7 +67,8 @@ def peak_memory(call: Callable[[], object]) -> float:
         call()
     assert found.profiler is not None and found.profiler.kineto_results is not None
     events = found.profiler.kineto_results.events()
-    return max(accumulate(event.nbytes() for event in events if event.name() == "[memory]")) / 2**20
+    sizes = (event.nbytes() for event in events if event.name() == "[memory]")
+    return max(accumulate(sizes), default=0) / 2**20
 
 
 def show(title: str, rows: dict[str, dict[str, float]], reference: str) -> None:
