@@ -33,9 +33,11 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     arguments = [[*given, *needs(given, kept)] for given in RUNS.values()]
     (folder / "runs.json").write_text(json.dumps(arguments))
     script = Path(__file__).with_name("ddp_run.py")
-    start(str(script), str(folder), STRUCTURED_KERNELS="off")  # numba takes a minute to compile for float64
-    yield folder
-    shutil.rmtree(folder)
+    try:
+        start(str(script), str(folder), STRUCTURED_KERNELS="off")  # numba takes a minute for float64
+        yield folder
+    finally:
+        shutil.rmtree(folder)
 
 
 def start(*command: str, **environment: str) -> None:

@@ -31,9 +31,9 @@ def with_layers(count: int, folder: Path) -> Path:
     whole, cut = Path(place_of(ENCODER)), folder / f"{count}-layers"
     cut.mkdir()
     for path in whole.iterdir():
-        (cut / path.name).symlink_to(path.resolve())
-    config = json.loads((cut / "config.json").read_text()) | {"num_hidden_layers": count}
-    (cut / "config.json").unlink()
+        if path.name != "config.json":
+            (cut / path.name).symlink_to(path.resolve())
+    config = json.loads((whole / "config.json").read_text()) | {"num_hidden_layers": count}
     (cut / "config.json").write_text(json.dumps(config))
     return cut
 
