@@ -58,8 +58,10 @@ def listed(inner: Check, *, least: int = 0) -> Check:
     def check(place: str, found: Found) -> Fault | None:
         if not isinstance(found, list) or len(found) < least:
             return Fault(place, f"is {shown(found)}; it has to be a list{' that is not empty' * bool(least)}")
-        faults = (inner(f"{place}[{i}]", one) for i, one in enumerate(found))
-        return next(filter(None, faults), None)
+        for i, one in enumerate(found):
+            if inner(place, one):
+                return inner(f"{place}[{i}]", one)
+        return None
 
     return check
 

@@ -21,6 +21,7 @@ import pytest
 import torch
 
 import shape_checks
+from experiments.lean import import_torchmetrics
 
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # counts only before anything imports triton
@@ -41,6 +42,7 @@ LONG = (
 LARGE = 10_000_000  # bytes of a file of word vectors
 
 gc.disable()  # until all tests are imported: see pytest_runtestloop
+import_torchmetrics()  # as the commands do
 shape_checks.install()
 torch.set_num_threads(1)
 # Sizes are drawn the same way each time, and a slow machine is no failure.

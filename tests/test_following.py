@@ -88,7 +88,7 @@ def test_a_run_tells_how_far_a_follows_the_energy(tmp_path: Path) -> None:
         if reason := Sources().missing(data_set(name)):
             pytest.skip(reason)
     data = ["--config=conf/data/twitter_pos.yaml"]
-    short = ["--trainer.max_epochs=2", "--trainer.limit_train_batches=40"]
+    short = ["--trainer.max_epochs=1", "--trainer.limit_train_batches=40"]
     crf = [*data, "--config=conf/scheme/crf_joint.yaml", "--config=conf/objective/likelihood.yaml", *short]
     assert train.main([*crf, f"--run_dir={tmp_path}/crf"]) == 0
     static = [*data, "--config=conf/scheme/seal_static.yaml", "--config=conf/objective/margin.yaml", *short]

@@ -8,6 +8,7 @@ left to the parser, which resolves them last.
 """
 
 import json
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -246,7 +247,7 @@ def _load(path: Path) -> Tree:
         others = sorted(here.parent.glob(f"*{here.suffix}")) or sorted(CONF.rglob("*.yaml"))
         raise ConfigError(f"There is no file {here}. {suggest(str(here), map(str, others))}")
     try:
-        return _parsed(path.resolve(), path, path.stat().st_mtime_ns)
+        return _parsed(path.absolute(), path, path.stat().st_mtime_ns)
     except TableError as error:
         raise ConfigError(str(error)) from None
 
@@ -309,11 +310,12 @@ def _referred(files: list[str]) -> set[str]:
 
 def _refuse_two(given: list[Read]) -> None:
     """Raise an error for two files of a kind that name the same object: their settings would be mixed."""
+    read: dict[Path, list[Read]] = {}
+    for name, layers in given:
+        read.setdefault(Path(name).parent.resolve(), []).append((name, layers))
     for folder in (CONF / name for name in SINGLE):
         named: dict[str, str] = {}  # keys of objects, and the file that names their class
-        for name, layers in given:
-            if Path(name).parent.resolve() != folder.resolve():
-                continue
+        for name, layers in read.get(folder.resolve(), []):
             objects = {key for _, layer in layers for key in layer if "class_path" in _keys(layer[key])}
             for key in sorted(objects):
                 if (other := named.setdefault(key, name)) != name:
@@ -380,13 +382,12 @@ def _referred_by(file: str) -> set[str]:
 
 
 def _references(file: str) -> set[str]:
-    path = Path(file)
-    return _found_in(path.resolve(), path.stat().st_mtime_ns)
+    return _found_in(os.path.abspath(file), os.stat(file).st_mtime_ns)
 
 
 @lru_cache(maxsize=1000)
-def _found_in(path: Path, changed: int) -> set[str]:
-    return {found[1] + found[2] for found in REFERENCE.finditer(path.read_text(errors="replace"))}
+def _found_in(path: str, changed: int) -> set[str]:
+    return {found[1] + found[2] for found in REFERENCE.finditer(Path(path).read_text(errors="replace"))}
 
 
 def _said_by(name: str) -> set[str]:

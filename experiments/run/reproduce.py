@@ -216,8 +216,9 @@ def state_of(plan: Plan, run: Run) -> tuple[str, str]:
 
 def replaced(plan: Plan, *, fresh: bool) -> dict[str, str]:
     """A sentence for each remaining run that will replace a record, by run."""
-    every = {table: store.read_results(table).records for table in store.tables()}
-    own = {store.place_of(record): record for record in every.get(plan.table.name, [])}
+    read = {plan.table.name, *store.tables()} if fresh else {plan.table.name}
+    every = {table: store.read_results(table).records for table in sorted(read)}
+    own = {store.place_of(record): record for record in every[plan.table.name]}
     ids = {place: record["id"] for place, record in own.items()}
     found = {}
     for run in plan.todo():
