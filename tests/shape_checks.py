@@ -15,7 +15,7 @@ import jaxtyping
 from beartype import beartype
 from beartype.roar import BeartypeDecorHintException
 
-FIRST = 20
+FIRST = 8
 CHECKED = ("energies", "inference", "losses")
 Function = TypeVar("Function", bound=Callable)
 calls: Counter[CodeType] = Counter()

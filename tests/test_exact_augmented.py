@@ -130,7 +130,7 @@ def needs_tweets() -> None:
 
 def test_it_learns_tweets_and_the_energy_has_a_score_of_its_own(tmp_path: Path) -> None:
     needs_tweets()
-    short = ["--trainer.max_epochs=2", "--trainer.limit_train_batches=40"]
+    short = ["--trainer.max_epochs=2", "--trainer.limit_train_batches=25"]
     assert train.main([*RUN, *SCORES, *short, f"--run_dir={tmp_path}/run"]) == 0
     record = json.loads((tmp_path / "run/record.json").read_text())
     assert record["curves"]["hinge"][-1] < record["curves"]["hinge"][0]

@@ -328,7 +328,7 @@ class Same(torch.nn.Identity):
 
 
 def train(folder: Path, *files: str, row: str = "") -> subprocess.CompletedProcess[str]:
-    """One epoch on 200 stories by scripts.train; `files` are a scheme, an objective, and options."""
+    """One epoch on 100 stories by scripts.train; `files` are a scheme, an objective, and options."""
     dials = [file for file in files if not file.startswith("--")]
     configs = [f"conf/{kind}/{name}.yaml" for kind, name in zip(("scheme", "objective"), dials, strict=False)]
     configs = ["conf/data/own_text.yaml", *configs, *([row] if row else [])]

@@ -16,7 +16,7 @@ from datamodules.sources.registry import data_set
 from networks.transformer.weights import place_of
 
 ENCODER = data_of(ROOT / "conf/data/reuters.yaml")["init_args"]["encoder"]
-NEEDED = {"train": 120, "validation": 40, "test": 40}  # stories of a part
+NEEDED = {"train": 60, "validation": 20, "test": 20}  # stories of a part
 
 
 def no_encoder() -> str:
@@ -62,7 +62,7 @@ def write_csv(path: Path, rows: list[list[str]]) -> Path:
 
 @cache
 def options() -> tuple[str, ...]:
-    """Options of a run on 200 stories of Reuters, for conf/data/own_text.yaml."""
+    """Options of a run on 100 stories of Reuters, for conf/data/own_text.yaml."""
     folder = Path(mkdtemp(prefix="texts-"))
     files = {part: write_csv(folder / f"{part}.csv", rows_of(part, count)) for part, count in NEEDED.items()}
     own = [f"--data.{part}={path}" for part, path in files.items()]

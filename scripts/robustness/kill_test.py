@@ -69,7 +69,7 @@ CELLS = {
     "horses": (
         *(*HORSES, "conf/scheme/seal_dynamic.yaml", "conf/objective/regression_s.yaml"),
         *("--model.task_net.init_args.net.init_args.width=4", "--model.energy.init_args.width=4"),
-        *("--model.inner_steps=1", "--model.outer_steps=1", "--trainer.max_epochs=10"),
+        *("--model.inner_steps=1", "--model.outer_steps=1", "--trainer.max_epochs=5"),
     ),
 }
 # What differs between any two runs: times, folders, memory, and what each start adds.
