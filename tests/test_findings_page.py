@@ -46,7 +46,7 @@ def test_a_line_has_what_makes_a_verdict_less_than_it_seems(world: World) -> Non
     assert "taught - plain +10.00 [+7.52, +12.48], 3 pairs; " in line
     assert (
         "MAP: fails" in line
-        and "F1 at the chosen threshold: not run" in line
+        and "F1 at the chosen threshold: not kept by all runs" in line
         and "1 seed beyond the plan" in line
     )
     assert "below the floor: `plain`" in line and "with fewer samples: 61.0" in line

@@ -76,6 +76,6 @@ def test_cells_show_the_scores_beside_each_other_and_verdicts_what_they_are_by_t
     text = page.markdown(summarise(read_table("toy")))
     assert "## F1 at 0.5 · F1 at the chosen threshold · MAP" in text
     assert "| plain | 10.10 · 3.00 (2/3) · 50.10 |" in text and "| taught | 30.10 · - · 40.10 |" in text
-    said = "3 pairs; 1 seed beyond the plan; F1 at the chosen threshold: not yet; MAP: fails)"
+    said = "3 pairs; 1 seed beyond the plan; F1 at the chosen threshold: not kept by all runs; MAP: fails)"
     assert f"+20.00, the same in every run, {said}" in text
     assert "F1 at 0.5:" not in text  # the table's own

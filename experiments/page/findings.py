@@ -162,9 +162,7 @@ def _against(page: Summary, view: Summary, verdict: Verdict) -> list[str]:
     if view is not page or verdict.state not in DECIDED:
         return []
     found = words.by_other_scores(page, verdict)
-    return [
-        said.replace(NOT_YET, FOUND[NOT_YET]) for said in found if not said.endswith(f": {verdict.state}")
-    ]
+    return [said for said in found if not said.endswith(f": {verdict.state}")]
 
 
 def _stale(view: Summary, verdict: Verdict) -> str:

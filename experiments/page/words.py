@@ -211,15 +211,17 @@ def needed(summary: Summary, found: Verdict) -> str:
 def by_other_scores(summary: Summary, found: Verdict) -> list[str]:
     """What the claim is found to be by the other scores; a score with the same numbers is no other.
 
-    A margin is one of the page's own score.
+    A margin is one of the page's own score. Of older runs only this score was kept.
     """
     if found.part and found.part.difference.constant:
         return []
+    missing = NOT_YET if found.state == NOT_YET else "not kept by all runs"
     said = []
     for view in summary.scores:
         same = (v for v in view.verdicts if (v.claim, v.column) == (found.claim, found.column))
         if (other := next(same, None)) and other.numbers != found.numbers:
-            said.append(f"{scores.label(view.table.metric.name)}: {other.state}")
+            state = missing if other.state == NOT_YET else other.state
+            said.append(f"{scores.label(view.table.metric.name)}: {state}")
     return said
 
 
