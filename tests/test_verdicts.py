@@ -12,9 +12,25 @@ from hypothesis import strategies as st
 from scipy.stats import false_discovery_control, ttest_1samp, ttest_ind
 
 from experiments.page import words
-from experiments.page.intervals import Sample, false_discovery_cut, paired_estimate, welch_estimate
+from experiments.page.intervals import (
+    Estimate,
+    Sample,
+    false_discovery_cut,
+    paired_estimate,
+    welch_estimate,
+)
 from experiments.page.summary import Summary
-from experiments.page.verdicts import Cell, Verdict, controlled, distinct, judge, starred, welch
+from experiments.page.verdicts import (
+    Cell,
+    Part,
+    Verdict,
+    controlled,
+    distinct,
+    judge,
+    seeds_needed,
+    starred,
+    welch,
+)
 from experiments.plan.claims import ClaimError, Difference, Parts, differences, read_claim
 from experiments.plan.spec import read_table
 from experiments.plan.table import Metric
@@ -68,19 +84,47 @@ def test_seeds_that_would_decide_are_the_fewest_whose_interval_would() -> None:
     assert (
         verdict("a > b", a=[10.5, 10.0, 10.5], b=[10.0, 10.0, 10.5]).needed == 15
     )  # t(14) x 0.289 / sqrt(15) = 0.160 < 0.167
-    estimate = paired_estimate([(1.0, {0: -1.0, 1: 1.0, 2: 0.001})], [0, 1, 2], 0.0)
-    assert estimate.seeds(0.0, 0.05) == 101  # more than anybody would run
+    assert (
+        seeds(Part(DIFFERENCE, estimate(-1.0, 1.0, 0.001), "", 0.0), 0.05) == 101
+    )  # more than anybody would run
+
+
+DIFFERENCE = Difference((("a", 1.0),))
+
+
+def estimate(*gaps: float) -> Estimate:
+    return paired_estimate([(1.0, dict(enumerate(gaps)))], range(len(gaps)), 0.0)
+
+
+def seeds(part: Part, alpha: float) -> int | None:
+    return seeds_needed(part.difference, {part.difference: part}, alpha)
 
 
 def test_a_level_is_decided_by_its_own_interval_however_many_verdicts_there_are() -> None:
-    estimate = paired_estimate([(1.0, {0: 0.1, 1: 0.9, 2: -0.7})], [0, 1, 2], 0.0)  # 0.1, deviation 0.8
-    assert estimate.seeds(1.0, 0.05) == 6  # t(5) = 2.571: 0.1 + 2.571 x 0.8 / sqrt(6) = 0.94 < 1
-    assert estimate.seeds(1.0, 0.001) == 6
-    ahead = paired_estimate(
-        [(1.0, {0: 1.1, 1: 1.9, 2: 0.3})], [0, 1, 2], 0.0
-    )  # soon above 0, among many later
-    assert ahead.seeds(1.2, 0.05) == 5  # t(4) = 2.776: 2.776 x 0.8 / sqrt(5) = 0.99 < 1.1
-    assert ahead.seeds(1.2, 0.001) == 12  # t(11) = 4.437: 4.437 x 0.8 / sqrt(12) = 1.02 < 1.1
+    level = Part(DIFFERENCE, estimate(0.1, 0.9, -0.7), "", 1.0)  # 0.1, deviation 0.8
+    # t(5) = 2.571: 0.1 + 2.571 x 0.8 / sqrt(6) = 0.94 < 1
+    assert seeds(level, 0.05) == seeds(level, 0.001) == 6
+    ahead = Part(DIFFERENCE, estimate(1.1, 1.9, 0.3), "", 1.2)  # soon above 0, among many later
+    assert seeds(ahead, 0.05) == 5  # t(4) = 2.776: 2.776 x 0.8 / sqrt(5) = 0.99 < 1.1
+    assert seeds(ahead, 0.001) == 12  # t(11) = 4.437: 4.437 x 0.8 / sqrt(12) = 1.02 < 1.1
+
+
+def test_seeds_of_several_differences_are_those_that_decide_them_together() -> None:
+    a, b, c = [11.0, 12.0, 13.0], [10.0, 10.0, 10.0], [5.0, 5.1, 5.2]
+    assert verdict("a > b", a=a, b=b).needed == 4
+    # of two chances the p counts twice: t(3) = 2 / (1 / 2) = 4, p = 0.028; t(4) = 4.47, p = 0.011
+    assert verdict("max(a, c) > b", a=a, b=b, c=c).needed == 5
+    # the slower of two that both have to hold: 1 with deviation 1; t(6) = 2.447 < sqrt(7) = 2.646
+    assert verdict("min(a, c) > b", a=a, b=b, c=[10.0, 11.0, 12.0]).needed == 7
+
+
+def test_another_p_value_counts_up_to_the_next_share_of_the_rate() -> None:
+    """One of two counts, so the other does up to 0.05 x 2 / 2."""
+    rows = {"a": [11.0, 12.0, 13.0], "b": [10.0, 10.0, 10.0], "c": [1.0, 1.1, 1.2]}
+    cells = {(row, "c"): cell(row, dict(enumerate(values))) for row, values in rows.items()}
+    claims = [read_claim({"holds": holds}, rows, ["c"]) for holds in ("a > b", "a > c")]
+    open_, decided = controlled([v for claim in claims for v in judge(claim, cells, POINTS)])
+    assert (decided.state, open_.state, open_.needed) == ("holds", "undecided", 4)
 
 
 def test_a_printed_spread_of_an_unknown_number_of_runs_decides_nothing() -> None:

@@ -43,8 +43,8 @@ are left out. Tables may share runs.
 
 A verdict goes by the 95 % interval of a difference over seeds. *Holds*: it is above what the claim
 asks. *Fails*: it is below. *Level*: it is within 0.2 points, of scores where higher is better.
-*Undecided*: it is none of these, or there is one seed. *Not yet*: a run is missing. On each page the
-false-discovery rate is kept at 5 %.
+*Undecided*: it is none of these, too little among so many verdicts, or there is one seed. *Not yet*: a row
+has no run with that score. On each page the false-discovery rate is kept at 5 % (Benjamini-Hochberg).
 
 Each finished run is one line of JSON in `<name>.jsonl`: its numbers, config, data, versions, commits and
 processor. Since 23 November 2026 a record lists each start of its run. Older records name the last start.

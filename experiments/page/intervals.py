@@ -3,10 +3,9 @@
 import math
 import statistics
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 ALPHA = 0.05
-MOST = 100  # seeds that anybody would run
 ROUNDED = 1e-6  # the share of a score that single precision may take or add
 
 
@@ -41,14 +40,19 @@ class Estimate:
     count: int  # pairs; without pairs, the runs of the row with the fewest
     paired: bool = True
 
-    def half(self, alpha: float = ALPHA, count: int | None = None) -> float:
-        """Half the width of the interval; of as many more seeds with the same spread, if `count` is given."""
+    def half(self) -> float:
+        """Half the width of the interval."""
         from scipy.special import stdtrit
 
         assert self.error is not None
-        count = count or self.count
+        return float(stdtrit(self.freedom, 1 - ALPHA / 2)) * self.error
+
+    def grown(self, count: int) -> "Estimate":
+        """The estimate from this many seeds, if mean and spread stay."""
+        assert self.error is not None
         freedom = self.freedom * (count - 1) / (self.count - 1)
-        return float(stdtrit(freedom, 1 - alpha / 2)) * self.error * math.sqrt(self.count / count)
+        error = self.error * math.sqrt(self.count / count)
+        return replace(self, error=error, freedom=freedom, count=count)
 
     @property
     def p(self) -> float | None:
@@ -56,20 +60,6 @@ class Estimate:
         if not self.error:
             return None
         return two_sided(self.mean, self.error, self.freedom)
-
-    def seeds(self, room: float, alpha: float) -> int | None:
-        """The seeds that would decide, if mean and spread stay: above or below 0, or level within `room`.
-
-        `alpha` is that of many verdicts together, which a level need not pass: see `verdicts.controlled`.
-        """
-        if self.error is None:
-            return None
-        found = abs(self.mean)
-        for count in range(self.count + 1, MOST + 1):
-            half = self.half(ALPHA, count)
-            if found > self.half(alpha, count) or found <= half <= room - found:
-                return count
-        return MOST + 1
 
 
 def paired_estimate(

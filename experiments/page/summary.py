@@ -125,6 +125,8 @@ def summarise(table: Table, state: Mapping[str, Any] | None = None) -> Summary:
     summary.scores.extend(view_of(score, state, found) for score in table.scores)
     for views in ((summary, *summary.measures), *((score,) for score in summary.scores)):
         judged = controlled([verdict for view in views for verdict in view.verdicts])
+        planned = controlled([verdict for view in views for verdict in _verdicts(view, as_planned=True)])
+        judged = [replace(v, planned=other.state) for v, other in zip(judged, planned, strict=True)]
         for view in views:
             view.verdicts[:], judged = judged[: len(view.verdicts)], judged[len(view.verdicts) :]
     return summary
@@ -147,10 +149,17 @@ def view_of(table: Table, state: Mapping[str, Any], found: store.Records) -> Sum
         found.warnings,
         [r for r in found.records if (r["row"], r["column"]) in cells],
     )
-    shown = summary.columns
-    verdicts = (v for claim in table.claims for v in judge(claim, summary.cells, table.metric))
-    summary.verdicts.extend(v for v in verdicts if not v.column or v.column in shown)
+    summary.verdicts.extend(_verdicts(summary))
     return summary
+
+
+def _verdicts(summary: Summary, *, as_planned: bool = False) -> list[Verdict]:
+    """The verdicts on all claims; `as_planned` without the runs that were added to the plan's."""
+    table, cells, shown = summary.table, summary.cells, summary.columns
+    if as_planned:
+        cells = {place: cell.as_planned(table.seeds) for place, cell in cells.items()}
+    found = (verdict for claim in table.claims for verdict in judge(claim, cells, table.metric))
+    return [verdict for verdict in found if not verdict.column or verdict.column in shown]
 
 
 def _unseen(table: Table, records: list[store.Record]) -> list[Table]:

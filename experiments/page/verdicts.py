@@ -14,12 +14,13 @@ from experiments.page.intervals import (
     two_sided,
     welch_estimate,
 )
-from experiments.plan.claims import Claim, Difference, Tree, differences, holds
+from experiments.plan.claims import Claim, Difference, Tree, differences, holds, leaves
 from experiments.plan.table import Metric
 
 HOLDS, LEVEL, FAILS, UNDECIDED, NOT_YET = STATES = ("holds", "level", "fails", "undecided", "not yet")
 ROOM = 0.2  # points within which a difference is level; the spread of runs must not widen it
 ENOUGH = 3  # runs before a difference from the paper is tested, or how many would decide is told
+MOST = 100  # seeds that anybody would run
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,11 @@ class Cell:
         if seeds is None or not self.values:
             return self
         values = {seed: self.values[seed] for seed in seeds}
-        return replace(self, values=values, ours=Sample.of(list(values.values())))
+        return replace(self, values=values, ours=Sample.of(list(values.values())) if values else None)
+
+    def as_planned(self, seeds: Collection[int]) -> "Cell":
+        """The cell without the runs that were added to the plan's."""
+        return self.of_seeds([seed for seed in self.values if seed in seeds])
 
     @property
     def told(self) -> bool:
@@ -98,10 +103,12 @@ class Verdict:
     numbers: dict[str, float] = field(default_factory=dict)
     lacking: tuple[str, ...] = ()
     part: Part | None = None  # the difference that decides, or is furthest from it
+    parts: dict[Difference, Part] = field(default_factory=dict)  # all of the claim's
     p: float | None = None  # of the whole claim, all its parts considered
     paper: bool | None = None
     seeds: tuple[int, ...] | None = None  # if rows have different seeds: those that all have
     many: bool = False  # decided alone, and not among so many verdicts
+    planned: str = ""  # the state by the planned seeds alone
     needed: int | None = None  # seeds in all that would decide it
     printed: float | None = None  # the paper's number for the difference that decides, without a constant
 
@@ -137,20 +144,21 @@ def _judge(claim: Claim, column: str, rows: dict[str, list[Cell]], metric: Metri
         return Verdict(claim, column, NOT_YET, numbers, lacking, paper=paper)
     if metric.exact:
         return Verdict(claim, column, HOLDS if holds(claim, numbers) else FAILS, numbers, paper=paper)
-    state, p, part = _combined(differences(claim), rows, numbers, metric)
+    parts = {of: _part(of, rows, numbers, metric) for of in leaves(differences(claim))}
+    state, p, part = _combined(differences(claim), parts)
     told = metric.scale == 100 and all(row in printed for row, _ in part.difference.rows)
     gap = sum(factor * printed[row] for row, factor in part.difference.rows) if told else None
-    return Verdict(claim, column, state, numbers, part=part, p=p, paper=paper, seeds=seeds, printed=gap)
+    return Verdict(
+        claim, column, state, numbers, part=part, parts=parts, p=p, paper=paper, seeds=seeds, printed=gap
+    )
 
 
-def _combined(
-    tree: Tree, rows: Mapping[str, list[Cell]], numbers: Mapping[str, float], metric: Metric
-) -> tuple[str, float | None, Part]:
+def _combined(tree: Tree, parts: Mapping[Difference, Part]) -> tuple[str, float | None, Part]:
     """State, p and deciding part. Of several, the best p counts as many times as there were chances."""
     if isinstance(tree, Difference):
-        part = _part(tree, rows, numbers, metric)
+        part = parts[tree]
         return part.state, part.estimate.p, part
-    found = [_combined(part, rows, numbers, metric) for part in tree.of]
+    found = [_combined(part, parts) for part in tree.of]
     one, every = (FAILS, HOLDS) if tree.which == "all" else (HOLDS, FAILS)
     states = [state for state, _, _ in found]
     deciding = next((state for state in (one, UNDECIDED, LEVEL) if state in states), every)
@@ -176,12 +184,34 @@ def _part(
     found = _estimate(terms, difference.constant) or Estimate(
         difference.constant + sum(f * numbers[row] for row, f in difference.rows), None, 0, 1
     )
-    room = ROOM if metric.in_points else 0.0
+    return part_of(difference, found, ROOM if metric.in_points else 0.0)
+
+
+def part_of(difference: Difference, found: Estimate, room: float) -> Part:
+    """What a difference is found to be."""
     if found.error is None:
         return Part(difference, found, UNDECIDED, room)
     low, high = found.mean - found.half(), found.mean + found.half()
     state = HOLDS if low > 0 else FAILS if high < 0 else LEVEL if -room <= low <= high <= room else UNDECIDED
     return Part(difference, found, state, room)
+
+
+def seeds_needed(tree: Tree, parts: Mapping[Difference, Part], alpha: float) -> int | None:
+    """The seeds in all that would decide a claim, if means and spreads stay.
+
+    Its p has to be at most `alpha`; a level needs no p. None where a part has one seed; `MOST` + 1 where none
+    up to `MOST` would do.
+    """
+    have = [part.estimate.count for part in parts.values() if part.estimate.error is not None]
+    if len(have) < len(parts):
+        return None
+    for count in range(min(have) + 1, MOST + 1):
+        estimates = {of: part.estimate.grown(max(count, part.estimate.count)) for of, part in parts.items()}
+        grown = {of: part_of(of, estimates[of], part.room) for of, part in parts.items()}
+        state, p, _ = _combined(tree, grown)
+        if state == LEVEL or (state != UNDECIDED and (p is None or p <= alpha)):
+            return count
+    return MOST + 1
 
 
 def _estimate(terms: Sequence[tuple[float, Cell]], constant: float) -> Estimate | None:
@@ -216,18 +246,22 @@ def shared_seeds(cells: Sequence[Cell]) -> tuple[int, ...] | None:
 
 
 def controlled(verdicts: Iterable[Verdict]) -> list[Verdict]:
-    """Verdicts of one page: what does not count among so many is undecided; and what would decide it."""
+    """Verdicts of one page: what does not count among so many is undecided; and what would decide it.
+
+    If k of m p-values count, another one does up to ALPHA (k + 1) / m: see `false_discovery_cut`.
+    """
     verdicts = list(verdicts)
     chances = distinct(verdicts)
     cut = false_discovery_cut(chances)
-    alpha = max(cut, ALPHA / max(len(chances), 1))
+    counted = sum(p <= cut for p in chances)
+    alpha = ALPHA * min(1.0, (counted + 1) / max(len(chances), 1))
     found = []
     for verdict in verdicts:
         many = verdict.state in (HOLDS, FAILS) and verdict.p is not None and verdict.p > cut
         state = UNDECIDED if many else verdict.state
-        part = verdict.part if state == UNDECIDED else None
-        enough = part is not None and part.estimate.count >= ENOUGH
-        needed = part.estimate.seeds(part.room, alpha) if part and enough else None
+        enough = verdict.part is not None and verdict.part.estimate.count >= ENOUGH
+        asked = state == UNDECIDED and enough
+        needed = seeds_needed(differences(verdict.claim), verdict.parts, alpha) if asked else None
         found.append(replace(verdict, state=state, many=many, needed=needed))
     return found
 

@@ -2,10 +2,10 @@
 
 from experiments import starts, store
 from experiments.page import repeats, scores
-from experiments.page.intervals import ALPHA, MOST, Sample
+from experiments.page.intervals import ALPHA, Sample
 from experiments.page.references import References
 from experiments.page.summary import Summary
-from experiments.page.verdicts import NOT_YET, ROOM, UNDECIDED, Cell, Part, Verdict, distinct
+from experiments.page.verdicts import MOST, NOT_YET, ROOM, UNDECIDED, Cell, Part, Verdict, distinct
 from experiments.plan.claims import Claim
 from experiments.plan.table import Table
 
@@ -101,7 +101,7 @@ def rule(summary: Summary) -> str:
     if any(beyond(summary, v) for v in found):
         said.append(
             "Seeds beyond the plan make an interval surer than it should be, if they were added when the "
-            "first had been seen."
+            'first had been seen; "without" says what the planned seeds alone find.'
         )
     if summary.scores:
         said.append(
@@ -173,11 +173,12 @@ def with_needs(summary: Summary, cells: list[tuple[str, str]]) -> set[tuple[str,
 
 
 def beyond(summary: Summary, found: Verdict) -> str:
-    """How many seeds of a verdict are beyond the table's plan."""
+    """How many seeds of a verdict are beyond the table's plan, and what is found without them."""
     every = set().union(*(summary.cells[place].values for place in places(found)))
     used = every if found.seeds is None else set(found.seeds)
     many = len(used - set(summary.table.seeds)) if found.part else 0
-    return f"{many} seed{'s' * (many > 1)} beyond the plan" if many else ""
+    without = "" if found.planned in ("", found.state) else f", {found.planned} without"
+    return f"{many} seed{'s' * (many > 1)} beyond the plan{without}" if many else ""
 
 
 def difference(table: Table, part: Part) -> str:

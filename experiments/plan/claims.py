@@ -125,6 +125,11 @@ class Parts:
 Tree = Difference | Parts
 
 
+def leaves(tree: Tree) -> list[Difference]:
+    """The differences in a tree."""
+    return [tree] if isinstance(tree, Difference) else [leaf for part in tree.of for leaf in leaves(part)]
+
+
 def differences(claim: Claim) -> Tree:
     """A claim as differences that it says are above 0: `a > max(b, c)` is a - b and a - c."""
     return parts_of(ast.parse(claim.holds, mode="eval").body)
