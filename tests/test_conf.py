@@ -17,7 +17,7 @@ from committed import committed
 from energies.pretrained import PartlyPretrainedEnergy, PretrainedEnergy
 from experiments.plan.compose import SEED
 from experiments.plan.layers import file_and_row, layered, rows_of, split
-from experiments.plan.parser import ConfigCLI, ParseOnly
+from experiments.plan.parser import ParseOnly
 from experiments.plan.runs import layers_of
 from experiments.plan.spec import read_table
 from experiments.run.cli import TrainCLI
@@ -207,10 +207,9 @@ def cells() -> list[tuple[str, ...]]:
 @pytest.mark.parametrize("quarter", range(4))
 def test_every_cell_of_a_table_resolves_to_a_config(quarter: int) -> None:
     """Of cells that give a class the same arguments, of the same kinds, one does."""
-    cli = ParseOnly()
+    parser = ParseOnly()
     for arguments in covering()[quarter::4]:
-        ConfigCLI.parse_arguments(cli, cli.parser, [*arguments])
-        assert cli.config.model.init_args.seed == SEED
+        assert parser.resolve([*arguments])["model"]["init_args"]["seed"] == SEED
 
 
 def test_every_row_of_settings_belongs_to_a_row_of_a_table() -> None:

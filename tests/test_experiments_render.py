@@ -155,7 +155,7 @@ def test_claims_hold_fail_or_wait_with_their_intervals(world: World) -> None:
     text = page.markdown(summary())
     # seed by seed 11, 9 and 10 more: t = 10 / (1 / sqrt(3)), two degrees of freedom; 4.303 / sqrt(3) = 2.48
     said = "taught 62.00, plain 52.00; taught - plain +10.00 [+7.52, +12.48], 3 pairs, p = "
-    assert f"Easy: holds ({said}0.0033; 1 seed beyond the plan, undecided without)" in text
+    assert f"Easy: holds ({said}0.0033; 1 seed beyond the plan, undecided without them)" in text
     assert f"Easy: fails ({said}5.2e-05; 1 seed beyond the plan)" in text
     assert "not yet: Lost (no taught or plain)" in text
     assert "Among the 2 differences with an interval the false-discovery rate is kept at 5 %" in text
@@ -169,7 +169,7 @@ def test_rows_with_other_seeds_are_compared_on_those_that_all_have(world: World)
     store.keep("toy", [{"id": "more", "row": "plain", "column": "easy", "seed": 7, "metrics": metrics}])
     after = next(v for v in summary().verdicts if v.column == "easy")
     assert (after.numbers, after.p, after.state) == (before.numbers, before.p, before.state)
-    said = "p = 0.0033; 1 seed beyond the plan, undecided without; of the seeds that all have: 0, 1, 2)"
+    said = "p = 0.0033; 1 seed beyond the plan, undecided without them; of the seeds that all have: 0, 1, 2)"
     assert said in page.markdown(summary())
 
 

@@ -47,7 +47,7 @@ def test_a_line_has_what_makes_a_verdict_less_than_it_seems(world: World) -> Non
     assert (
         "MAP: fails" in line
         and "F1 at the chosen threshold: not kept by all runs" in line
-        and "1 seed beyond the plan, undecided without" in line
+        and "1 seed beyond the plan, undecided without them" in line
     )
     assert "below the floor: `plain`" in line and "with fewer samples: 61.0" in line
     assert (

@@ -20,9 +20,9 @@ from scripts import check_size
 NOT_OURS_TO_TELL = re.compile(
     r"(?<![\w.~])/(work|tmp|root|home|opt)/|(extra-)?index-url|find-links|pypi\.org/simple"
 )
-# Each takes a second or more; they are imported where they are used.
-SLOW_PACKAGES = {"scipy", "transformers", "datasets", "wandb", "sklearn", "tensorboard", "pandas", "optuna"}
-SLOW_PACKAGES |= {"matplotlib"}
+# Each takes half a second or more; they are imported where they are used.
+SLOW_PACKAGES = {"datasets", "matplotlib", "optuna", "pandas", "scipy", "sklearn", "tensorboard", "wandb"}
+SLOW_PACKAGES |= {"transformers"}
 
 
 def run(root: Path, *command: str) -> subprocess.CompletedProcess:

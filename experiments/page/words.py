@@ -101,7 +101,7 @@ def rule(summary: Summary) -> str:
     if any(beyond(summary, v) for v in found):
         said.append(
             "Seeds beyond the plan make an interval surer than it should be, if they were added when the "
-            'first had been seen; "without" says what the planned seeds alone find.'
+            "first had been seen."
         )
     if summary.scores:
         said.append(
@@ -177,7 +177,7 @@ def beyond(summary: Summary, found: Verdict) -> str:
     every = set().union(*(summary.cells[place].values for place in places(found)))
     used = every if found.seeds is None else set(found.seeds)
     many = len(used - set(summary.table.seeds)) if found.part else 0
-    without = "" if found.planned in ("", found.state) else f", {found.planned} without"
+    without = "" if found.planned in ("", found.state) else f", {found.planned} without them"
     return f"{many} seed{'s' * (many > 1)} beyond the plan{without}" if many else ""
 
 
