@@ -1,6 +1,6 @@
 """Semantic roles cut from the published files, for tests that train: real sentences, few of them.
 
-Runs on them use the first three of the real encoder's six layers.
+Runs on them use a cut of the pretrained encoder, see `cut_encoder`.
 """
 
 from functools import cache
@@ -10,7 +10,7 @@ from tempfile import mkdtemp
 from committed import ROOT, data_of
 from datamodules.sources.files import Sources
 from datamodules.sources.registry import data_set
-from text_parts import no_encoder, with_layers
+from text_parts import cut_encoder, no_encoder
 
 NEEDED = {"train": 32, "validation": 6, "test": 6}  # sentences of a part
 SHORT = 15  # lines of a sentence
@@ -38,5 +38,5 @@ def options() -> tuple[str, ...]:
     for part, count in NEEDED.items():
         (folder / f"{part}.tsv").write_bytes(first_sentences(part, count, short=True))
     files = [f"--data.{part}={folder / part}.tsv" for part in NEEDED]
-    files.append(f"--data.encoder={with_layers(3, folder)}")
+    files.append(f"--data.encoder={cut_encoder(folder, 3)}")
     return (*files, "--data.kept_layers=0", "--data.num_train=40")  # even: two processes share all
