@@ -27,9 +27,9 @@ def no_encoder() -> str:
 
 
 def cut_encoder(folder: Path, layers: int) -> Path:
-    """The pretrained encoder's first layers at a quarter of their width, three heads of its twelve, in `folder`.
+    """The pretrained encoder's first layers, each a quarter as wide (3 of 12 heads), as a folder in `folder`.
 
-    A checkpoint has its embeddings, which are most of it: a run of two steps would do little but write them.
+    Checkpoints are mostly its embeddings: with all of them a run of two steps would do little but write.
     """
     from safetensors.torch import load_file, save_file
 
@@ -38,15 +38,15 @@ def cut_encoder(folder: Path, layers: int) -> Path:
     for path in whole.iterdir():
         (cut / path.name).symlink_to(path.resolve())
     config = json.loads((whole / "config.json").read_text())
-    sizes = {config[name]: config[name] // 4 for name in ("hidden_size", "intermediate_size")}
-    config |= {name: config[name] // 4 for name in ("hidden_size", "intermediate_size", "num_attention_heads")}
+    narrow = {name: config[name] // 4 for name in ("hidden_size", "intermediate_size", "num_attention_heads")}
+    sizes = {config[name]: size for name, size in narrow.items() if name.endswith("_size")}
     weights = {
         name: weight[tuple(slice(sizes.get(size, size)) for size in weight.shape)].contiguous()
         for name, weight in load_file(whole / "model.safetensors").items()
     }
     for name in ("config.json", "model.safetensors"):
         (cut / name).unlink()
-    (cut / "config.json").write_text(json.dumps(config | {"num_hidden_layers": layers}))
+    (cut / "config.json").write_text(json.dumps(config | narrow | {"num_hidden_layers": layers}))
     save_file(weights, cut / "model.safetensors", {"format": "pt"})
     return cut
 
