@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 import toy_world
 from committed import committed
@@ -261,6 +262,29 @@ def test_every_table_of_the_repository_is_read(root: Path, monkeypatch: pytest.M
         table = read_table(path.stem)
         found = [v for view in (table, *table.measures) for v in summarise(view).verdicts]
         assert not [v.claim.holds for v in found if v.paper is False]  # what a paper concludes, it has shown
+
+
+def test_a_cell_of_another_table_keeps_its_settings_or_is_refused(world: World) -> None:
+    tuned = world.folder / "conf/tuned/toy"
+    tuned.mkdir(parents=True)
+    (tuned / "easy.yaml").write_text("taught: {noise: 0.1}\n")
+    tree = yaml.safe_load((world.folder / "conf/tables/toy.yaml").read_text())
+    tree = {key: tree[key] for key in ("title", "metric", "seeds")} | {
+        "rows": {"plain": "toy", "taught": "toy"}
+    }
+    tables = {
+        "same": {"tuned": "toy", "columns": {"easy": "toy"}},
+        "own": {"columns": {"mine": {"label": "mine", "config": ["conf/data/toy.yaml"]}}},
+        "lost": {"columns": {"easy": "toy"}},
+    }
+    for name, more in tables.items():
+        (world.folder / f"conf/tables/{name}.yaml").write_text(yaml.safe_dump(tree | more))
+    assert read_table("same").layers("taught", "easy") == read_table("toy").layers("taught", "easy")
+    assert read_table("same").layers("taught", "easy")[-1] == "conf/tuned/toy/easy.yaml:taught"
+    assert read_table("own").layers("taught", "mine")[-1] == "conf/scheme/toy.yaml"
+    says = r"line \d+: rows\.taught and columns\.easy are those of toy, .*Add:  tuned: toy"
+    with pytest.raises(TableError, match=says):
+        read_table("lost")
 
 
 SWEEP = """

@@ -7,18 +7,15 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 from experiments import fields
-from experiments.errors import SweepError, TableError, short, suggest
+from experiments.errors import SweepError, TableError, suggest
 from experiments.fields import shown
 from experiments.plan.claims import Claim, ClaimError, read_claim
 from experiments.plan.keys import REPORTED, TABLE
 from experiments.plan.layers import rows_of
-from experiments.plan.reader import Reader, is_file
 from experiments.plan.table import (
-    CALLBACKS,
     TABLES,
     TUNED,
     Changes,
@@ -30,15 +27,16 @@ from experiments.plan.table import (
     Row,
     Table,
 )
-from experiments.plan.yaml_file import Tree, YamlFile, read_yaml
-from experiments.sweep.file import SWEEPS, kind_of, read_sweep, refuse_name
+from experiments.plan.taken import TakingReader, load, numbered
+from experiments.plan.yaml_file import Tree
+from experiments.sweep.file import read_sweep
 
 POINTS = 1000  # of a sweep
 
 
 def read_table(name: str) -> Table:
     """Read conf/tables/<name>.yaml, or the file of that path."""
-    file = _load(name)
+    file = load(name)
     return _Reader(file).table(file.tree)
 
 
@@ -64,30 +62,15 @@ def select(
     return [option for option in options if str(option) in chosen]
 
 
-def _load(name: str) -> YamlFile:
-    """The file of a table."""
-    path = Path(name) if name.endswith(".yaml") else TABLES / f"{name}.yaml"
-    if not is_file(path):
-        unknown = f"There is no table {shown(name)} (looked for {short(str(path))})."
-        if is_file(SWEEPS / path.name):
-            raise TableError(f"{unknown} There is a sweep of this name:  make sweep SWEEP={path.stem}")
-        raise TableError(f"{unknown} {suggest(name, sorted(p.stem for p in TABLES.glob('*.yaml')))}")
-    file = read_yaml(path)
-    if kind_of(file.tree) == "sweep":
-        raise TableError(f"{path} is a sweep, not a table:  make sweep SWEEP={path}")
-    refuse_name(path)
-    return file
-
-
-class _Reader(Reader):
+class _Reader(TakingReader):
     """Turns the tree of one file into a Table, naming line and key of every fault."""
 
     keys = TABLE
 
     def table(self, tree: Tree) -> Table:
         tree = self.keyed("table", "", tree, needed=("title", "metric", "seeds", "columns", "rows"))
-        columns = {name: self._column(name, t) for name, t in self._written_out("columns", tree).items()}
-        written = self._written_out("rows", tree)
+        columns = {name: self._column(name, t) for name, t in self.written_out("columns", tree).items()}
+        written = self.written_out("rows", tree)
         points = {name: dict(self._points(name, rest)) for name, rest in written.items()}
         trees = {name: t for of_one in points.values() for name, t in of_one.items()}
         rows = {name: self._row(name, t, columns) for name, t in trees.items()}
@@ -111,47 +94,19 @@ class _Reader(Reader):
             tuned=tuned,
             extras=tuple(tree.get("extras", ())),
             path=None if self.path.parent.resolve() == TABLES.resolve() else self.path,
-            ratios=tuple(self._ratio(*one, rows) for one in _numbered("ratios", tree)),
+            ratios=tuple(self._ratio(*one, rows) for one in numbered("ratios", tree)),
             sweeps={name: tuple(of_one) for name, of_one in points.items() if name not in of_one},
-            gains=tuple(self._gain(*one, rows) for one in _numbered("gains", tree)),
-            figures=tuple(self._figure(*one, rows, columns) for one in _numbered("figures", tree)),
-            changes=tuple(self._changes(*one, rows, columns) for one in _numbered("changes", tree)),
+            gains=tuple(self._gain(*one, rows) for one in numbered("gains", tree)),
+            figures=tuple(self._figure(*one, rows, columns) for one in numbered("figures", tree)),
+            changes=tuple(self._changes(*one, rows, columns) for one in numbered("changes", tree)),
         )
-        measures = tuple(self._measure(*one, table) for one in _numbered("measures", tree))
+        measures = tuple(self._measure(*one, table) for one in numbered("measures", tree))
         self._figures_of(measures, table.figures)
         return replace(
             table,
             measures=measures,
             scores=tuple(_scored(table, name) for name in tree.get("scores", [])),
         )
-
-    def _written_out(self, kind: str, tree: Tree) -> dict[str, Tree]:
-        """All rows or columns; a word as value is the name of the table that defines the row or column.
-
-        Of the columns that a row of another table names, those stay that this table has. A row gets the
-        callbacks by which measures of its table take it.
-        """
-        trees = {str(name): t for name, t in tree[kind].items()}
-        read: dict[str, YamlFile] = {}
-        for name, lender in trees.items():
-            place = f"{kind}.{name}"
-            if isinstance(lender, str):
-                try:
-                    file = read[lender] = read.get(lender) or _load(lender)
-                except TableError as error:
-                    self.fail(place, f": {error}")
-                lent = file.tree.get(kind) if isinstance(file.tree, dict) else None
-                trees[name] = lent.get(name) if isinstance(lent, dict) else None
-                if not isinstance(trees[name], dict):
-                    self.fail(place, f" is said to be that of {lender}, and {file.path} writes out none.")
-                if only := trees[name].get("columns"):
-                    trees[name] = {**trees[name], "columns": [c for c in only if c in tree["columns"]]}
-            if kind == "rows":
-                lenders = [read[lender].tree] if isinstance(lender, str) else []
-                measures = [m for t in (tree, *lenders) for m in _numbered("measures", t)]
-                taken = [m["by"] for m in (self.keyed("measure", *m) for m in measures) if _takes(m, name)]
-                trees[name] = _measured(trees[name], taken)
-        return trees
 
     def _metric(self, tree: Tree, place: str = "metric") -> Metric:
         return Metric(**self.keyed("metric", place, tree, needed=("name",)))
@@ -274,7 +229,7 @@ class _Reader(Reader):
         """A table with points to choose from is judged on validation."""
         named = {"metric.name": tree["metric"]["name"]}
         named |= {f"columns.{name}.metric": column.metric for name, column in columns.items()}
-        named |= {f"{p}.metric.name": one["metric"]["name"] for p, one in _numbered("measures", tree)}
+        named |= {f"{p}.metric.name": one["metric"]["name"] for p, one in numbered("measures", tree)}
         for place, metric in named.items():
             if metric.startswith("test/"):
                 validation = metric.replace("test/", "val/", 1)
@@ -380,21 +335,3 @@ def _scored(table: Table, name: str) -> Table:
     """The table by another score of the same scale; the paper's numbers are none of it."""
     columns = {column.name: replace(column, metric="") for column in table.columns.values()}
     return replace(table, metric=replace(table.metric, name=name), columns=columns, reported={})
-
-
-def _takes(measure: Tree, row: str) -> bool:
-    return "by" in measure and row in measure.get("rows", [])
-
-
-def _measured(row: Tree, taken: list[str]) -> Tree:
-    """A row with callbacks of these classes beside its own; what is no row is refused later."""
-    chosen = row.get("set", {}) if isinstance(row, dict) else None
-    if not taken or not isinstance(chosen, dict):
-        return row
-    callbacks = [*chosen.get(CALLBACKS, []), *({"class_path": by} for by in dict.fromkeys(taken))]
-    return row | {"set": chosen | {CALLBACKS: callbacks}}
-
-
-def _numbered(kind: str, tree: Tree) -> Iterator[tuple[str, Tree]]:
-    """The place and tree of each item of a list."""
-    return ((f"{kind}[{i}]", one) for i, one in enumerate(tree.get(kind, [])))
