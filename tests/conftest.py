@@ -51,8 +51,8 @@ hypothesis.settings.load_profile("suite")
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Two more than there are processors: workers often wait for processes that their tests start."""
-    return (os.cpu_count() or 1) + 2
+    """One more than there are processors: workers often wait for processes that their tests start."""
+    return (os.cpu_count() or 1) + 1
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

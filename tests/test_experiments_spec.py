@@ -285,6 +285,9 @@ def test_a_cell_of_another_table_keeps_its_settings_or_is_refused(world: World) 
     says = r"line \d+: rows\.taught and columns\.easy are those of toy, .*Add:  tuned: toy"
     with pytest.raises(TableError, match=says):
         read_table("lost")
+    world.change("tables/toy.yaml", lambda t: t["rows"]["taught"].update(tuned=["easy"]))
+    with pytest.raises(TableError, match=r"rows\.taught\.tuned"):
+        read_table("lost")
 
 
 SWEEP = """

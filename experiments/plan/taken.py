@@ -52,9 +52,8 @@ class TakingReader(Reader):
                 if only := trees[name].get("columns"):
                     trees[name] = {**trees[name], "columns": [c for c in only if c in tree["columns"]]}
                 if kind == "rows":
-                    self._keep_settings(
-                        name, trees[name], file, [c for c, of in tree["columns"].items() if of == lender]
-                    )
+                    theirs = [column for column, of in tree["columns"].items() if of == lender]
+                    self._keep_settings(name, trees[name], file, theirs)
             if kind == "rows":
                 lenders = [read[lender].tree] if isinstance(lender, str) else []
                 measures = [m for t in (tree, *lenders) for m in numbered("measures", t)]
@@ -64,10 +63,10 @@ class TakingReader(Reader):
 
     def _keep_settings(self, name: str, row: Tree, lender: YamlFile, columns: list[str]) -> None:
         """Refuse cells of another table, row and column, that would be without their settings there."""
-        folders = [TUNED / file.tree.get("tuned", file.path.stem) for file in (lender, self.file)]
+        folders = [TUNED / str(file.tree.get("tuned", file.path.stem)) for file in (lender, self.file)]
         for column in columns:
             own = f"{lender.tree['columns'][column].get('tuned', column)}.yaml"
-            theirs, ours = (row.get("tuned", name) in _settings(folder / own) for folder in folders)
+            theirs, ours = (str(row.get("tuned", name)) in _settings(folder / own) for folder in folders)
             if theirs and not ours:
                 self.fail(
                     f"rows.{name}",
