@@ -229,12 +229,13 @@ def test_every_row_of_settings_belongs_to_a_row_of_a_table() -> None:
 
 
 def test_controls_have_the_networks_rates_and_steps_of_their_rows() -> None:
-    controlled = {"ce_matched": "dynamic_nce", "ce_static": "static_regression"}
-    for path in committed("conf/tuned/seal_mlc/*.yaml"):
-        rows = rows_of(path)
-        alone = {name: name.removesuffix("_alone") for name in rows if name.endswith("_alone")}
-        for name, of in {**alone, **(controlled if alone else {})}.items():
-            control, row = rows[name], rows[of]
+    table = read_table("seal_mlc_controls")
+    controlled = {name: name.removesuffix("_alone") for name in table.rows if name.endswith("_alone")}
+    assert len(controlled) == 6
+    for name, of in (controlled | {"ce_matched": "dynamic_nce", "ce_static": "static_regression"}).items():
+        for column in table.columns:
+            entries = [file_and_row(table.layers(row, column)[-1]) for row in (name, of)]
+            control, row = (rows_of(Path(file))[entry] for file, entry in entries)
             model = row["model"]["init_args"]
             steps = model.get("outer_steps", model.get("task_steps", 1))
             steps *= model["inner_steps"] if model.get("inner") == "task" else 1
@@ -242,7 +243,6 @@ def test_controls_have_the_networks_rates_and_steps_of_their_rows() -> None:
             assert control.get("model", {"init_args": {"task_steps": 1}}) == {
                 "init_args": {"task_steps": steps}
             }
-    assert alone
 
 
 def flat(names: str | list[str]) -> list[str]:

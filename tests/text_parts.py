@@ -36,7 +36,8 @@ def cut_encoder(folder: Path, layers: int) -> Path:
     whole, cut = Path(place_of(ENCODER)), folder / f"{layers}-layers"
     cut.mkdir()
     for path in whole.iterdir():
-        (cut / path.name).symlink_to(path.resolve())
+        if path.name not in ("config.json", "model.safetensors"):
+            (cut / path.name).symlink_to(path.resolve())
     config = json.loads((whole / "config.json").read_text())
     narrow = {name: config[name] // 4 for name in ("hidden_size", "intermediate_size", "num_attention_heads")}
     sizes = {config[name]: size for name, size in narrow.items() if name.endswith("_size")}
@@ -44,8 +45,6 @@ def cut_encoder(folder: Path, layers: int) -> Path:
         name: weight[tuple(slice(sizes.get(size, size)) for size in weight.shape)].contiguous()
         for name, weight in load_file(whole / "model.safetensors").items()
     }
-    for name in ("config.json", "model.safetensors"):
-        (cut / name).unlink()
     (cut / "config.json").write_text(json.dumps(config | narrow | {"num_hidden_layers": layers}))
     save_file(weights, cut / "model.safetensors", {"format": "pt"})
     return cut

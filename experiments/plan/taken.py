@@ -52,8 +52,12 @@ class TakingReader(Reader):
                 if only := trees[name].get("columns"):
                     trees[name] = {**trees[name], "columns": [c for c in only if c in tree["columns"]]}
                 if kind == "rows":
-                    theirs = [column for column, of in tree["columns"].items() if of == lender]
-                    self._keep_settings(name, trees[name], file, theirs)
+                    theirs = [
+                        c
+                        for c, of in tree["columns"].items()
+                        if of == lender and c in (only or tree["columns"])
+                    ]
+                    self._refuse_lost_settings(name, trees[name], file, theirs)
             if kind == "rows":
                 lenders = [read[lender].tree] if isinstance(lender, str) else []
                 measures = [m for t in (tree, *lenders) for m in numbered("measures", t)]
@@ -61,8 +65,8 @@ class TakingReader(Reader):
                 trees[name] = _measured(trees[name], taken)
         return trees
 
-    def _keep_settings(self, name: str, row: Tree, lender: YamlFile, columns: list[str]) -> None:
-        """Refuse cells of another table, row and column, that would be without their settings there."""
+    def _refuse_lost_settings(self, name: str, row: Tree, lender: YamlFile, columns: list[str]) -> None:
+        """Refuse cells of another table, row and column, that would run here without their settings."""
         folders = [TUNED / str(file.tree.get("tuned", file.path.stem)) for file in (lender, self.file)]
         for column in columns:
             own = f"{lender.tree['columns'][column].get('tuned', column)}.yaml"
