@@ -9,6 +9,7 @@ import shutil
 import socket
 import sys
 import warnings
+from contextlib import suppress
 from copy import deepcopy
 from multiprocessing import connection, get_context
 from pathlib import Path
@@ -32,9 +33,7 @@ def main(folder: Path) -> int:
     quiet_lightning()
     torch.set_num_threads(1)
     built = build(folder)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "NODE_RANK": "0"}
     fork = get_context("fork")
     workers = [fork.Process(target=alone, args=(folder, built))]
@@ -51,6 +50,15 @@ def main(folder: Path) -> int:
                 worker.kill()
             return 1
     return 0
+
+
+def free_port() -> int:
+    """A port below those that systems give out: until the first run starts, seconds pass, and it must stay free."""
+    for port in range(20_000 + os.getpid() % 10_000, 32_000):
+        with socket.socket() as free, suppress(OSError):
+            free.bind(("127.0.0.1", port))
+            return port
+    raise OSError("no port from 20,000 to 32,000 is free")
 
 
 def build(folder: Path) -> dict[int, SmallCLI]:
