@@ -53,7 +53,7 @@ def main(folder: Path) -> int:
 
 
 def free_port() -> int:
-    """A port below those that systems give out: it stays free until the first run starts, seconds later."""
+    """A port that no system gives to another process in the seconds until the first run opens it."""
     for port in range(20_000 + os.getpid() % 10_000, 32_000):
         with socket.socket() as free, suppress(OSError):
             free.bind(("127.0.0.1", port))
