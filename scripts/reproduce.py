@@ -123,7 +123,7 @@ def _refuse_contradictions(given: argparse.Namespace) -> None:
 
 def collect(name: str, logger: str | None, console: Console) -> int:
     """Render a table, or a sweep."""
-    from experiments.page import page as tables
+    from experiments.page import render
     from experiments.sweep import page as sweeps
     from experiments.sweep.file import is_sweep, read_sweep
     from experiments.tracking.tables import publish, read_logger
@@ -133,7 +133,7 @@ def collect(name: str, logger: str | None, console: Console) -> int:
             raise UserError(f"--logger {logger}: {name} is a sweep, and W&B gets tables. Leave LOGGER out.")
         return sweeps.collect(read_sweep(name), console)
     read = read_logger(logger)
-    publish(tables.collect(name, console), read, console)
+    publish(render.collect(name, console), read, console)
     return 0
 
 

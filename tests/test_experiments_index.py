@@ -8,7 +8,7 @@ from rich.console import Console
 
 import toy_world
 from experiments import store
-from experiments.page import index, page
+from experiments.page import index, page, render
 from experiments.page.summary import summarise
 from experiments.plan.spec import read_table
 from toy_world import World, fill
@@ -66,7 +66,7 @@ def test_the_list_names_tables_that_are_only_planned(world: World) -> None:
         shutil.copy(table, table.with_stem(name))
     world.change("tables/seal_here.yaml", lambda tree: tree["source"].update(paper="seal"))
     store.keep("seal_here", [{"id": "a", "row": "plain", "column": "easy", "seed": 0, "metrics": {}}])
-    page.render(read_table("seal_here"), Console(file=io.StringIO()))
+    render.render(read_table("seal_here"), Console(file=io.StringIO()))
     text = index.path().read_text()
     assert "Planned, not begun: [seal_later](../conf/tables/seal_later.yaml)." in text
     assert "first_look" not in text

@@ -14,7 +14,7 @@ from rich.console import Console
 import toy_world
 from experiments import store
 from experiments.errors import StoreError
-from experiments.page import page
+from experiments.page import page, render
 from experiments.page.state import read_state, state_file
 from experiments.plan.spec import read_table
 from scripts import reproduce
@@ -62,7 +62,7 @@ def test_no_text_of_a_table_or_a_record_makes_a_link_of_its_own(world: World, at
     store.keep("toy", [run | {"device": "cpu", "cpu": attack, "curves": {"val/m": [1.0, 2.0]}}])
     store.write_json(store.run_dir("w0") / "progress.json", {"state": "failed", "reason": attack})
     store.write_json(state_file("toy"), {"ids": {"wild/easy/0": "w0"}})
-    page.render(read_table("toy"), Console(file=io.StringIO(), width=200))
+    render.render(read_table("toy"), Console(file=io.StringIO(), width=200))
     text = page.page_file("toy").read_text()
     ours = {"search.md", "https://example.org/a", "toy_f.png"}
     mine = (

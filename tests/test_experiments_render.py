@@ -14,7 +14,7 @@ from rich.console import Console
 import toy_world
 from committed import committed
 from experiments import store
-from experiments.errors import TableError, UserError
+from experiments.errors import TableError
 from experiments.page import index, page
 from experiments.page.intervals import Sample
 from experiments.page.references import References
@@ -248,43 +248,6 @@ def test_a_claim_is_arithmetic_on_rows(text: str, expected: bool | None) -> None
 def test_a_claim_is_nothing_but_arithmetic(text: str) -> None:
     with pytest.raises(ClaimError):
         read_claim({"holds": text}, ["a", "b"], ["c"])
-
-
-def test_the_terminal_shows_the_same_numbers_in_any_width(world: World) -> None:
-    fill()
-    for width in (40, 80, 200):
-        console = Console(file=io.StringIO(), width=width)
-        page.render(read_table("toy"), console)
-        said = console.file.getvalue()  # type: ignore[attr-defined]
-        assert "52.00 ± 2.00 (3/2)" in said and "55.40" in said and "Lost" in said
-
-
-def test_a_page_is_written_only_when_it_changes(world: World) -> None:
-    fill()
-    console = Console(file=io.StringIO())
-    page.collect("toy", console)
-    before = page.page_file("toy").stat().st_mtime_ns
-    page.collect("toy", console)
-    assert page.page_file("toy").stat().st_mtime_ns == before
-
-
-def test_a_table_without_a_finished_run_has_no_page(world: World) -> None:
-    with pytest.raises(UserError, match=r"toy has no finished run.*make reproduce TABLE=toy"):
-        page.collect("toy", Console(file=io.StringIO()))
-    assert not page.page_file("toy").exists()
-
-
-def test_runs_that_another_table_made_since_are_drawn_too(world: World) -> None:
-    theirs = {"id": "abc", "table": "other", "row": "its", "column": "own", "seed": 1}
-    facts = {"metrics": {"test/example_f1": 0.5}, "seconds": 1, "device": "cpu", "cpu": "a core"}
-    store.keep("other", [theirs | facts])
-    store.write(state_file("toy"), json.dumps({"ids": {"plain/easy/1": "abc", "plain/easy/0": "def"}}))
-    page.collect("toy", Console(file=io.StringIO()))
-    (found,) = store.read_results("toy").records
-    place = {"table": "toy", "row": "plain", "column": "easy", "seed": 1}
-    assert found == theirs | place | facts
-    text = page.page_file("toy").read_text()
-    assert "50.00 (1/2)" in text
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from rich.console import Console
 
 import toy_world
 from experiments import starts, store
-from experiments.page import page, words
+from experiments.page import page, render, words
 from experiments.page.summary import summarise
 from experiments.plan.spec import read_table
 from experiments.run.by_hand import train
@@ -112,5 +112,5 @@ def test_a_page_marks_what_mixes_processors_or_code(
     text = page.markdown(summarise(read_table("toy"), {}))
     assert (")‡ [" in text) is marked and (words.MIXED in text) is marked
     said = io.StringIO()
-    page.render(read_table("toy"), Console(file=said, width=800))
+    render.render(read_table("toy"), Console(file=said, width=800))
     assert (")‡ [" in said.getvalue()) is marked and (words.MIXED in said.getvalue()) is marked

@@ -15,7 +15,7 @@ from experiments.cluster.queue import Queued
 from experiments.cluster.script import folder, job_name, job_text
 from experiments.cluster.task import Task, read_tasks, write_tasks
 from experiments.errors import ClusterError
-from experiments.page.page import render
+from experiments.page.render import render
 from experiments.plan.runs import Plan, Run
 from experiments.run.execute import HELD
 from experiments.run.launch import adopt_finished, job_of

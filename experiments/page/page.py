@@ -5,56 +5,15 @@ import re
 from pathlib import Path
 from urllib.parse import quote
 
-from rich.console import Console
-
 from experiments import store
-from experiments.errors import UserError
-from experiments.page import index, plots, words
+from experiments.page import plots, words
 from experiments.page.gains import LEGEND, shares
-from experiments.page.render import show
-from experiments.page.state import read_state
-from experiments.page.summary import Summary, summarise
+from experiments.page.summary import Summary
 from experiments.page.verdicts import Cell
-from experiments.plan.spec import read_table
-from experiments.plan.table import Changes, Table
+from experiments.plan.table import Changes
 
 # The start of a link, an image or a link definition, unless a backslash is before it.
 LINK = re.compile(r"(?<!\\)((?:\\\\)*)(!(?=\[)|\](?=[\[(:])(?!\((?:https?://)?[\w./#-]+\)))")
-
-
-def collect(name: str, console: Console) -> Summary:
-    """Render a table from its records, shared runs of other tables included.
-
-    Raises:
-        UserError: no run is finished, and no page was ever drawn.
-    """
-    table = read_table(name)
-    store.take_over(table.name, read_state(table.name)["ids"])
-    if not store.read_results(table.name).records and not page_file(table.name).exists():
-        raise UserError(
-            f"{table.name} has no finished run, so there is nothing to draw. First:  {table.command}"
-        )
-    return render(table, console)
-
-
-def render(table: Table, console: Console) -> Summary:
-    """Print a table and write its page.
-
-    Raises:
-        TableError: a reference in a note cannot be read.
-    """
-    summary = summarise(table, read_state(table.name))
-    show(summary, console)
-    plots.draw(summary)
-    for line in (*summary.without_metric(), *plots.without_curve(summary)):
-        console.print(line, style="yellow", highlight=False, markup=False, soft_wrap=True)
-    path = page_file(table.name)
-    text = markdown(summary)
-    if not path.exists() or path.read_bytes() != text.encode():
-        store.write(path, text)
-    index.refresh(summary, label(table.title))
-    console.print(f"page: {path}", style="dim", markup=False)
-    return summary
 
 
 def page_file(table: str) -> Path:

@@ -1,16 +1,62 @@
-"""A table on the terminal."""
+"""Render a table on the terminal and as a page; name other pages that show its runs. Needs records only."""
+
+from contextlib import suppress
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as Grid
 from rich.text import Text
 
-from experiments.page import words
+from experiments import store
+from experiments.errors import UserError
+from experiments.page import findings, index, plots, words
 from experiments.page.gains import LEGEND, shares
-from experiments.page.summary import Summary
+from experiments.page.page import label, markdown, page_file
+from experiments.page.state import read_state
+from experiments.page.summary import Summary, summarise
 from experiments.page.verdicts import FAILS, HOLDS, LEVEL, NOT_YET, UNDECIDED, Cell
+from experiments.plan.spec import read_table
+from experiments.plan.table import TABLES, Table
 
 COLORS = {HOLDS: "green", LEVEL: "blue", FAILS: "red", UNDECIDED: "yellow", NOT_YET: "yellow"}
+
+
+def collect(name: str, console: Console) -> Summary:
+    """Render a table from its records, shared runs of other tables included.
+
+    Raises:
+        UserError: no run is finished, and no page was ever drawn.
+    """
+    table = read_table(name)
+    store.take_over(table.name, read_state(table.name)["ids"])
+    if not store.read_results(table.name).records and not page_file(table.name).exists():
+        raise UserError(
+            f"{table.name} has no finished run, so there is nothing to draw. First:  {table.command}"
+        )
+    return render(table, console)
+
+
+def render(table: Table, console: Console) -> Summary:
+    """Print a table and write its page; if that changed, print the commands that draw stale pages again.
+
+    Raises:
+        TableError: a reference in a note cannot be read.
+    """
+    summary = summarise(table, read_state(table.name))
+    show(summary, console)
+    plots.draw(summary)
+    for line in (*summary.without_metric(), *plots.without_curve(summary)):
+        console.print(line, style="yellow", highlight=False, markup=False, soft_wrap=True)
+    path, text = page_file(table.name), markdown(summary)
+    changed = not path.exists() or path.read_bytes() != text.encode()
+    if changed:
+        store.write(path, text)
+    index.refresh(summary, label(table.title))
+    console.print(f"page: {path}", style="dim", markup=False)
+    if changed and (commands := redrawing(table.name)):
+        says = "Other pages show or quote these runs and are out of date. To draw them again:"
+        console.print("\n  ".join([says, *commands]), highlight=False, markup=False, soft_wrap=True)
+    return summary
 
 
 def show(summary: Summary, console: Console) -> None:
@@ -43,6 +89,35 @@ def show(summary: Summary, console: Console) -> None:
         console.print(warning, style="yellow", highlight=False, markup=False)
     if origin := words.elsewhere(summary):
         console.print(origin, highlight=False, markup=False, soft_wrap=True)
+
+
+def redrawing(table: str) -> list[str]:
+    """The commands that draw again each stale page that shares runs with a table or quotes its numbers."""
+    runs = {record["id"] for record in store.read_results(table).records}
+    pages = sorted(path.stem for path in store.RESULTS.glob("*.md"))
+    commands = [
+        f"make table TABLE={name}" for name in pages if name != table and _is_stale(name, table, runs)
+    ]
+    with suppress(OSError, UserError):
+        if _quotes(findings.SOURCE.read_text(), table) and findings.drawn() != findings.PAGE.read_text():
+            commands.append("python -m scripts.figures.findings")
+    return commands
+
+
+def _is_stale(name: str, table: str, runs: set[str]) -> bool:
+    """Whether a page lacks runs of another table or is drawn differently now; no where none can tell."""
+    with suppress(OSError, UserError):
+        state = read_state(name)
+        shared = {place: run for place, run in state["ids"].items() if run in runs}
+        if shared or _quotes((TABLES / f"{name}.yaml").read_text(), table):
+            own = {f"{row}/{column}/{seed}": run for (row, column, seed), run in store.places(name).items()}
+            lacks = any(own.get(place) != run for place, run in shared.items())
+            return lacks or markdown(summarise(read_table(name), state)) != page_file(name).read_text()
+    return False
+
+
+def _quotes(text: str, table: str) -> bool:
+    return f"{{{table}/" in text
 
 
 def _grid(summary: Summary, columns: list[str], marks: dict[str, list[int]]) -> Grid:

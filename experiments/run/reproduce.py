@@ -17,7 +17,7 @@ from experiments import starts, store
 from experiments.errors import STOPPED, TableError
 from experiments.fields import LARGEST_SEED
 from experiments.page import words
-from experiments.page.page import render
+from experiments.page.render import render
 from experiments.page.state import read_state, state_file
 from experiments.page.summary import number, summarise
 from experiments.plan.compose import Composed, Layers, modules
