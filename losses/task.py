@@ -53,9 +53,22 @@ class EnergyAndSupervision(TaskLoss):
         logits: Tensor,
         observed: Tensor | None = None,
     ) -> Tensor:
+        of_energy, of_supervision = self.terms(energy, space, x, y, logits, observed)
+        return (of_energy + of_supervision).mean()
+
+    def terms(
+        self,
+        energy: EnergyFn,
+        space: Answers,
+        x: Inputs,
+        y: Tensor,
+        logits: Tensor,
+        observed: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """The two weighed terms of each example (B,), the energy's first."""
         supervision = over_observed(space.supervise(logits, y), observed)
         weighed = self.energy_weight * self.energy_term(energy, space, x, logits)
-        return (weighed + self.supervision_weight * supervision).mean()
+        return weighed, self.supervision_weight * supervision
 
     def energy_term(self, energy: EnergyFn, space: Answers, x: Inputs, logits: Tensor) -> Tensor:
         """What lambda_1 weighs, for each example."""

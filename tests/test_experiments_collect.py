@@ -10,7 +10,7 @@ from rich.console import Console
 import toy_world
 from experiments import store
 from experiments.errors import UserError
-from experiments.page import page, render
+from experiments.page import findings, page, render
 from experiments.page.state import state_file
 from experiments.plan.spec import read_table
 from toy_world import World, fill
@@ -61,7 +61,7 @@ def drawn(table: str) -> str:
     return console.file.getvalue()  # type: ignore[attr-defined]
 
 
-def test_pages_that_show_or_quote_new_runs_are_named_until_they_are_drawn_again(world: World) -> None:
+def test_a_page_that_changes_names_those_that_share_its_runs_or_quote_them(world: World) -> None:
     run = {"id": "abc", "table": "toy", "row": "plain", "column": "easy", "seed": 0}
     facts = {"metrics": {"test/example_f1": 0.5}, "seconds": 1, "device": "cpu", "cpu": "a core"}
     table = Path("conf/tables/toy.yaml").read_text()
@@ -77,3 +77,26 @@ def test_pages_that_show_or_quote_new_runs_are_named_until_they_are_drawn_again(
         drawn(name)
     store.keep("toy", [run | facts | {"metrics": {"test/example_f1": 0.6}}])
     assert drawn("toy").endswith("again:\n  make table TABLE=quotes\n")  # a copy keeps its old scores
+
+
+def test_the_page_of_findings_is_named_where_it_would_be_drawn_differently(world: World) -> None:
+    run = {"id": "abc", "table": "toy", "row": "plain", "column": "easy", "seed": 0}
+    facts = {"seconds": 1, "device": "cpu", "cpu": "a core"}
+
+    def with_score(score: float) -> str:
+        store.keep("toy", [run | facts | {"metrics": {"test/example_f1": score}}])
+        return drawn("toy")
+
+    assert "findings" not in with_score(0.5)  # there are none
+    Path("docs").mkdir()
+    findings.SOURCE.write_text("{title: a, says: '{toy/easy/plain}', papers: [], sections: []}")
+    findings.PAGE.write_text(findings.drawn())
+    assert "60.00" not in findings.PAGE.read_text()
+    assert with_score(0.6).endswith("again:\n  python -m scripts.figures.findings\n")
+    findings.PAGE.write_text(findings.drawn())
+    findings.SOURCE.write_text(findings.SOURCE.read_text().replace("{toy/easy/plain}", "nothing of it"))
+    findings.PAGE.write_text(findings.drawn())
+    assert "findings" not in with_score(0.7)
+    for broken in ("{title: a", "title: a", "\xff"):
+        findings.SOURCE.write_bytes(broken.encode("latin1"))
+        assert "findings" not in with_score(0.1 * len(broken))

@@ -53,7 +53,7 @@ def render(table: Table, console: Console) -> Summary:
         store.write(path, text)
     index.refresh(summary, label(table.title))
     console.print(f"page: {path}", style="dim", markup=False)
-    if changed and (commands := redrawing(table.name)):
+    if changed and (commands := redrawing(table)):
         says = "Other pages show or quote these runs and are out of date. To draw them again:"
         console.print("\n  ".join([says, *commands]), highlight=False, markup=False, soft_wrap=True)
     return summary
@@ -91,33 +91,35 @@ def show(summary: Summary, console: Console) -> None:
         console.print(origin, highlight=False, markup=False, soft_wrap=True)
 
 
-def redrawing(table: str) -> list[str]:
+def redrawing(table: Table) -> list[str]:
     """The commands that draw again each stale page that shares runs with a table or quotes its numbers."""
-    runs = {record["id"] for record in store.read_results(table).records}
-    pages = sorted(path.stem for path in store.RESULTS.glob("*.md"))
-    commands = [
-        f"make table TABLE={name}" for name in pages if name != table and _is_stale(name, table, runs)
-    ]
-    with suppress(OSError, UserError):
-        if _quotes(findings.SOURCE.read_text(), table) and findings.drawn() != findings.PAGE.read_text():
+    runs = {record["id"] for record in store.read_results(table.name).records}
+    files, quote = {path.stem: path for path in TABLES.glob("*.yaml")}, f"{{{table.name}/"
+    if not any(quote.encode() in path.read_bytes() for path in files.values()):
+        quote = ""
+    names = [name for name in sorted(files) if name != table.name and page_file(name).exists()]
+    commands = [f"make table TABLE={name}" for name in names if _is_stale(name, runs, quote)]
+    with suppress(Exception):  # a broken template ends its own command, and not that of a table
+        if table.source and findings.drawn().encode() != findings.PAGE.read_bytes():
             commands.append("python -m scripts.figures.findings")
     return commands
 
 
-def _is_stale(name: str, table: str, runs: set[str]) -> bool:
-    """Whether a page lacks runs of another table or is drawn differently now; no where none can tell."""
-    with suppress(OSError, UserError):
+def _is_stale(name: str, runs: set[str], quote: str) -> bool:
+    """Whether a page that shows any of the runs, or quotes the table, differs from what is drawn now."""
+    with suppress(OSError, UserError):  # the table's own command says what is wrong
         state = read_state(name)
         shared = {place: run for place, run in state["ids"].items() if run in runs}
-        if shared or _quotes((TABLES / f"{name}.yaml").read_text(), table):
+        if shared or (quote and any(quote in note for note in _notes(read_table(name)))):
             own = {f"{row}/{column}/{seed}": run for (row, column, seed), run in store.places(name).items()}
             lacks = any(own.get(place) != run for place, run in shared.items())
-            return lacks or markdown(summarise(read_table(name), state)) != page_file(name).read_text()
+            drawn = "" if lacks else markdown(summarise(read_table(name), state))
+            return drawn.encode() != page_file(name).read_bytes()
     return False
 
 
-def _quotes(text: str, table: str) -> bool:
-    return f"{{{table}/" in text
+def _notes(table: Table) -> list[str]:
+    return [*table.notes, *(r.note for r in table.rows.values()), *(c.note for c in table.columns.values())]
 
 
 def _grid(summary: Summary, columns: list[str], marks: dict[str, list[int]]) -> Grid:
