@@ -39,7 +39,7 @@ from losses.task import EnergyAndSupervision
 from scripts.finished.run import finished
 from scripts.options import refused
 
-PARTS = ("train", "validation")
+PARTS = ("train", "val")
 MEASURES = ("share", "cosine")
 Numbers = dict[str, dict[str, float]]
 
@@ -69,8 +69,10 @@ def main(arguments: list[str] | None = None) -> int:
         store.write_json(place, {"mean": means, "runs": runs})
     except (UserError, DataError) as error:
         return refused(error)
-    heads = [f"{measure}, {part}" for part in PARTS for measure in MEASURES]
-    table = Table("table / column / row", "runs", *heads, title="the energy's gradient beside supervision's")
+    table = Table(title="the energy's gradient beside supervision's")
+    table.add_column("table / column / row", overflow="fold")
+    for head in ("runs", *(f"{part}\n{measure}" for part in PARTS for measure in MEASURES)):
+        table.add_column(head, justify="right", no_wrap=True)
     for cell, found in means.items():
         shown = (f"{found[part][measure]:.3g}" for part in PARTS for measure in MEASURES)
         table.add_row(cell, str(len(cells[cell])), *shown)

@@ -38,7 +38,7 @@ def measured(
     data = SimpleNamespace(
         train_dataloader=list, val_dataloader=lambda: [Batch(X[:2], Y[:2]), Batch(X[2:], Y[2:])]
     )
-    return energy_share.share(scheme, cast(DeviceData, data))["validation"]
+    return energy_share.share(scheme, cast(DeviceData, data))["val"]
 
 
 def scheme_of(
@@ -111,9 +111,9 @@ def test_real_runs_are_measured_cell_by_cell(tmp_path: Path, capsys: pytest.Capt
         found = json.loads((folder / "energy_share.json").read_text())
         assert f"file: {folder}/energy_share.json" in capsys.readouterr().out
         (run,) = found["runs"]
-        for part in ("train", "validation"):
+        for part in ("train", "val"):
             assert 0 < run[part]["share"] < 1 and -1 <= run[part]["cosine"] <= 1
-        odds.append(run["validation"]["share"] / (1 - run["validation"]["share"]))
+        odds.append(run["val"]["share"] / (1 - run["val"]["share"]))
     assert odds[1] == pytest.approx(10 * odds[0], rel=1e-3)
     folders = [str(tmp_path / "1.0"), str(tmp_path / "10.0")]
     assert energy_share.main([*folders, f"--out={tmp_path}/both"]) == 0
