@@ -55,3 +55,9 @@ class HorizontalFlip(Transform):
             return torch.where(which, pictures.flip(-1), pictures)
 
         return replace(batch, inputs=flipped(batch.inputs), y=flipped(batch.y))
+
+
+def middle(pictures: Tensor, size: int) -> Tensor:
+    """The middle window of pictures (..., H, W), (..., size, size)."""
+    top, left = ((side - size) // 2 for side in pictures.shape[-2:])
+    return pictures[..., top : top + size, left : left + size]

@@ -10,9 +10,9 @@ a = lambda_1 dE/dz and b = lambda_2 d(supervision)/dz, each over all examples of
     cosine   of a and b; below 0 the energy disagrees with the truth
 
 Both are measured on training and on validation examples, with dropout off: a network that fits its training
-examples has little gradient of supervision left on them. Other epochs may differ. Means over the runs of
-each cell are printed. The numbers are written to energy_share.json in the folder of the first run, or as
---out says.
+examples has little gradient of supervision left on them. Other epochs may differ. Of a picture that is larger
+than the masks that its energy reads, the middle window counts. Means over the runs of each cell are printed.
+The numbers are written to energy_share.json in the folder of the first run, or as --out says.
 """
 
 import argparse
@@ -30,6 +30,8 @@ from rich.table import Table
 from datamodules.base import DeviceData
 from datamodules.batches import Batch
 from datamodules.errors import DataError
+from datamodules.transforms import middle
+from energies.masks import MaskEnergy
 from experiments import store
 from experiments.errors import UserError
 from lightning_modules.base import Scheme
@@ -93,16 +95,18 @@ def share(scheme: Scheme, data: DeviceData) -> Numbers:
     Raises:
         UserError: its task-net does not learn from an energy and from supervision.
     """
-    terms = scheme.task_terms if isinstance(scheme, SealStatic | SealDynamic) else None
-    if not (isinstance(terms, EnergyAndSupervision) and terms.energy_weight and terms.supervision_weight):
-        raise UserError(
-            f"the task-net of this {type(scheme).__name__} run does not learn from an energy and from "
-            "supervision. Give the folder of a run of conf/scheme/seal_static.yaml or seal_dynamic.yaml, "
-            "with both weights above 0."
-        )
-    assert isinstance(scheme, SealStatic | SealDynamic)
-    loaders = (data.train_dataloader(), data.val_dataloader())
-    return {part: compared(scheme, terms, loader) for part, loader in zip(PARTS, loaders, strict=True)}
+    if isinstance(scheme, SealStatic | SealDynamic):
+        terms = scheme.task_terms
+        if isinstance(terms, EnergyAndSupervision) and terms.energy_weight and terms.supervision_weight:
+            loaders = (data.train_dataloader(), data.val_dataloader())
+            return {
+                part: compared(scheme, terms, batches) for part, batches in zip(PARTS, loaders, strict=True)
+            }
+    raise UserError(
+        f"the task-net of this {type(scheme).__name__} run does not learn from an energy and from "
+        "supervision. Give the folder of a run of conf/scheme/seal_static.yaml or seal_dynamic.yaml, "
+        "with both weights above 0."
+    )
 
 
 def compared(
@@ -111,14 +115,16 @@ def compared(
     """MEASURES over the examples of all batches."""
     products = torch.zeros(3, dtype=torch.float64)
     for batch in batches:
-        energy = scheme.energy.over(batch.mask)
+        energy, inputs, y = scheme.energy.over(batch.mask), batch.inputs, batch.y
+        if isinstance(scheme.energy, MaskEnergy):
+            inputs, y = (middle(part, scheme.energy.size) for part in (inputs, y))
         with torch.no_grad():
-            logits = scheme.task_net(batch.inputs)
+            logits = scheme.task_net(inputs)
         both = terms.terms(
             lambda x, y, energy=energy: scheme.objective.inference_energy(energy(x, y)),  # type: ignore[misc]
             scheme.space.over(batch.mask),
-            batch.inputs,
-            batch.y,
+            inputs,
+            y,
             logits.requires_grad_(),
             batch.observed,
         )

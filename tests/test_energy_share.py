@@ -121,6 +121,28 @@ def test_real_runs_are_measured_cell_by_cell(tmp_path: Path, capsys: pytest.Capt
     assert energy_share.main([*folders, folders[0]]) == 2 and "twice" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("data", "objective", "needed"),
+    [
+        ("weizmann_horses_32", "regression", ["weizmann_horses"]),
+        ("twitter_pos", "nce", ["twitter_pos", "glove_twitter_25d"]),
+    ],
+)
+def test_pictures_and_sentences_are_measured_too(
+    data: str, objective: str, needed: list[str], tmp_path: Path
+) -> None:
+    """An energy of masks reads 24 x 24 pixels, and pictures of validation have 32 x 32."""
+    for name in needed:
+        if reason := Sources().missing(data_set(name)):
+            pytest.skip(reason)
+    files = (f"data/{data}", "scheme/seal_dynamic", f"objective/{objective}")
+    options = configs(*(f"conf/{file}.yaml" for file in files))
+    assert train.main([*options, *QUICK, f"--run_dir={tmp_path}/run"]) == 0
+    assert energy_share.main([str(tmp_path / "run")]) == 0
+    (run,) = json.loads((tmp_path / "run/energy_share.json").read_text())["runs"]
+    assert 0 < run["train"]["share"] < 1 and 0 < run["val"]["share"] < 1
+
+
 def test_seeds_of_a_cell_are_averaged() -> None:
     runs = [
         {part: {"share": s, "cosine": -s} for part in energy_share.PARTS} for s in (0.00012345, 0.00022345)

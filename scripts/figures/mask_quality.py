@@ -20,6 +20,7 @@ from rich.console import Console
 from torch import Tensor
 
 from datamodules.errors import DataError
+from datamodules.transforms import middle
 from energies.masks import MaskEnergy
 from experiments import store
 from experiments.errors import UserError
@@ -90,12 +91,6 @@ def main(arguments: list[str] | None = None) -> int:
     console.print(f"within a picture, mean: {found['within_a_picture']:.3f}")
     console.print(f"files: {', '.join(map(str, [*files, place.with_suffix('.json')]))}", style="dim")
     return 0
-
-
-def middle(pictures: Tensor, size: int) -> Tensor:
-    """The middle window of pictures (..., H, W)."""
-    top, left = ((side - size) // 2 for side in pictures.shape[-2:])
-    return pictures[..., top : top + size, left : left + size]
 
 
 @torch.no_grad()
